@@ -62,6 +62,7 @@ package() { dpkg --root="$work/root" --log="$work/dpkg.log" "$@" >/dev/null; }
 package --install "$first"/kube-nft_*_"$(sed 's/^arm$/armhf/; s/ppc64le/ppc64el/' <<<"$arch")".deb
 cmp "$program" "$work/root/usr/sbin/kube-nft" || fail "the package holds another program"
 grep -q '^ExecStart=/usr/sbin/kube-nft ' "$work/root/usr/lib/systemd/system/kube-nft.service" || fail "the package's unit starts another program"
+chroot "$work/root" /usr/bin/kubectl-kube_nft status --help | grep -q 'kubectl kube-nft status' || fail "the package's plug-in does not run"
 package --remove kube-nft
 [ -z "$(find "$work/root" -name '*kube*nft*' -not -path '*/dpkg/*')" ] || fail "the package leaves $(find "$work/root" -name '*kube*nft*')"
 
