@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // names are the parts of a connection that are no addresses; empty where they are.
@@ -66,65 +67,27 @@ func parseService(text string) (s serviceName, ok bool) {
 // here are the addresses of this node.
 func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host,
 	nodeAddresses func(name string) ([]netip.Addr, error)) error {
-	var sources, destinations []netip.Addr
-	var err error
-	if c.names.source != "" {
-		if sources, err = nodeAddresses(c.names.source); err != nil {
+	nodes := make(map[string][]netip.Addr)
+	for _, name := range []string{c.names.source, c.names.destination} {
+		if name == "" {
+			continue
+		}
+		var err error
+		if nodes[name], err = nodeAddresses(name); err != nil {
 			return err
 		}
-	}
-	if c.names.destination != "" {
-		if destinations, err = nodeAddresses(c.names.destination); err != nil {
-			return err
-		}
-	}
-	ofFamily := func(list []netip.Addr, is4 bool) (netip.Addr, bool) {
-		i := slices.IndexFunc(list, func(a netip.Addr) bool { return a.Is4() == is4 })
-		if i < 0 {
-			return netip.Addr{}, false
-		}
-		return list[i], true
 	}
 	lacking := "" // the first Node without an address of a family
 	for _, f := range nft.Families {
-		is4 := f == nft.IP
-		if c.source.IsValid() && c.source.Is4() != is4 || c.destination.IsValid() && c.destination.Is4() != is4 {
-			continue
+		resolved, without, err := c.in(f, nodes, here, tables[f])
+		if err != nil {
+			return err
 		}
-		source, destination, port, protocol := c.source, c.destination, c.port, c.protocol
-		var found bool
-		if c.names.source != "" {
-			if source, found = ofFamily(sources, is4); !found {
-				lacking = cmp.Or(lacking, c.names.source)
-				continue
-			}
+		if resolved != nil {
+			*c = *resolved
+			return nil
 		}
-		if c.names.destination != "" {
-			if destination, found = ofFamily(destinations, is4); !found {
-				lacking = cmp.Or(lacking, c.names.destination)
-				continue
-			}
-			if protocol == explainedProtocols["icmp"] && !is4 {
-				protocol = icmpv6
-			}
-		}
-		if c.names.service.name != "" {
-			frontend, err := c.names.service.frontend(tables[f])
-			if err != nil {
-				return err
-			}
-			if frontend == nil {
-				continue
-			}
-			if destination = frontend.Address; frontend.NodePort() {
-				if destination, found = ofFamily(here.addresses, is4); !found {
-					continue
-				}
-			}
-			port, protocol = frontend.Port, uint8(frontend.Protocol)
-		}
-		c.source, c.destination, c.port, c.protocol = source, destination, port, protocol
-		return nil
+		lacking = cmp.Or(lacking, without)
 	}
 	switch {
 	case lacking != "":
@@ -134,6 +97,49 @@ func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host,
 			c.names.service)
 	}
 	return nil
+}
+
+// in returns the connection with addresses of a family in place of names, nil if there are none. without is the Node
+// that has none.
+func (c connection) in(f nft.Family, nodes map[string][]netip.Addr, here *host,
+	table *readback.Table) (resolved *connection, without string, err error) {
+	is := func(a netip.Addr) bool { return tracker.FamilyOf(a) == f }
+	if c.source.IsValid() && !is(c.source) || c.destination.IsValid() && !is(c.destination) {
+		return nil, "", nil
+	}
+	first := func(list []netip.Addr) (addr netip.Addr) {
+		if i := slices.IndexFunc(list, is); i >= 0 {
+			addr = list[i]
+		}
+		return addr
+	}
+	if name := c.names.source; name != "" {
+		if c.source = first(nodes[name]); !c.source.IsValid() {
+			return nil, name, nil
+		}
+	}
+	if name := c.names.destination; name != "" {
+		if c.destination = first(nodes[name]); !c.destination.IsValid() {
+			return nil, name, nil
+		}
+		if c.protocol == explainedProtocols["icmp"] && f == nft.IP6 {
+			c.protocol = icmpv6
+		}
+	}
+	if c.names.service.name == "" {
+		return &c, "", nil
+	}
+	frontend, err := c.names.service.frontend(table)
+	if err != nil || frontend == nil {
+		return nil, "", err
+	}
+	c.destination, c.port, c.protocol = frontend.Address, frontend.Port, uint8(frontend.Protocol)
+	if frontend.NodePort() {
+		if c.destination = first(here.addresses); !c.destination.IsValid() {
+			return nil, "", nil
+		}
+	}
+	return &c, "", nil
 }
 
 // matches reports whether a frontend is one of the Service, and of the port and protocol if they are given.

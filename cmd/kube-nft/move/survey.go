@@ -101,14 +101,26 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience ti
 		return append(checks, migrate.NotSeen("frontends", err))
 	}
 	checks = append(checks, comparison.Checks(force)...)
-	if s.node != "" && comparison.Refusal() == nil {
+	checks = append(checks, s.nodeChecks(c, t.NodeAddresses(), local, comparison.Refusal() == nil)...)
+	if check, some := fallback(inventory, &delta); some {
+		checks = append(checks, check)
+	}
+	if s.node != "" { // the addresses of node ports are not known
+		return checks
+	}
+	return append(checks, nodePorts(ctx, c, inventory, t.NodeAddresses(), local, &delta)...)
+}
+
+// nodeChecks look whether the Node object is there and is this node's. serves says that a takeover would lose no
+// Service.
+func (s *survey) nodeChecks(c *config.Config, addrs, local []netip.Addr, serves bool) (checks []migrate.Check) {
+	if s.node != "" && serves {
 		checks = append(checks, migrate.Check{
 			Level: migrate.Warning, About: "Node", Found: "no Node object is called " + s.node,
 			Means: "neither the node's addresses, for node ports, nor its own endpoints are known",
 			Do:    "give the Node's name with --hostname-override",
 		})
 	}
-	addrs := t.NodeAddresses()
 	isLocal := func(addr netip.Addr) bool { return slices.Contains(local, addr) }
 	if len(addrs) > 0 && !slices.ContainsFunc(addrs, isLocal) {
 		checks = append(checks, migrate.Check{
@@ -118,13 +130,7 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience ti
 				"as such", Do: "look whether --hostname-override is this node's name",
 		})
 	}
-	if check, some := fallback(inventory, &delta); some {
-		checks = append(checks, check)
-	}
-	if s.node != "" { // the addresses of node ports are not known
-		return checks
-	}
-	return append(checks, nodePorts(ctx, c, inventory, t.NodeAddresses(), local, &delta)...)
+	return checks
 }
 
 // nodePorts looks at the addresses of node ports, and at who uses them.
