@@ -186,11 +186,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	explainPort(ctx, c, &explanation)
 	a := newAnswer(p, explanation)
 	a.Others = i.besides(ctx, table, p, &explanation)
-	if explanation.Service == nil {
-		a.Facts = append(a.Facts, unservedFacts(ctx, p)...)
-	} else if slices.Contains(explanation.Service.Options, "kube-nft.io/eject: true") {
-		a.Facts = append(a.Facts, ejectedFacts(ctx, explanation.Service.Name)...)
-	}
+	a.Facts = append(a.Facts, unservedFacts(ctx, p, explanation.Service)...)
 	a.Elsewhere = elsewhere(ctx, c, p)
 	return a, nil
 }

@@ -140,7 +140,7 @@ func (s *selection) command(reader *config.Reader, what, short string,
 					return TroubleError{err}
 				}
 			}
-			for _, text := range slices.Concat(s.unserved(cmd.Context()), s.ejected(cmd.Context())) {
+			for _, text := range s.unserved(cmd.Context()) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "kube-nft: "+text)
 			}
 			if missing {

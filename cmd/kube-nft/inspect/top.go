@@ -141,7 +141,7 @@ func (q *topQuery) run(ctx context.Context, f *output.Form, out io.Writer) error
 		if err := i.countActive(ctx, flows, q, list); err != nil {
 			return err
 		}
-		for _, e := range ejected(ctx) {
+		for _, e := range daemonStatus(ctx).Ejected {
 			if q.namespace == "" || q.namespace == e.Namespace {
 				list.Ejected = append(list.Ejected, e)
 			}
