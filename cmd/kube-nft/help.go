@@ -95,12 +95,12 @@ var examples = map[string]string{
 	"kube-nft version": "  kube-nft version",
 	"kube-nft ready":   "  kube-nft ready",
 	"kube-nft status":  "  kube-nft status\n  kube-nft status -o json",
-	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config " +
-		"/etc/kube-nft.yaml\n  kube-nft migrate rollback --wait",
-	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft.yaml
+	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft/config.yaml\n  kube-nft migrate apply --config " +
+		"/etc/kube-nft/config.yaml\n  kube-nft migrate rollback --wait",
+	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft/config.yaml
   kube-nft migrate plan --kubeconfig /etc/kubernetes/kube-proxy.conf --hostname-override worker-1 -o json`,
-	"kube-nft migrate apply": "  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate apply " +
-		"--config /etc/kube-nft.yaml --timeout 1h",
+	"kube-nft migrate apply": "  kube-nft migrate apply --config /etc/kube-nft/config.yaml\n  kube-nft migrate apply " +
+		"--config /etc/kube-nft/config.yaml --timeout 1h",
 	"kube-nft migrate rollback": "  kube-nft migrate rollback --wait",
 	"kube-nft cleanup":          "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
 }

@@ -107,7 +107,7 @@ func TestPageSingleNodeKernel(t *testing.T) {
 			t.Fatalf("the page has no %q", line)
 		}
 		for from, to := range map[string]string{
-			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft.yaml": filepath.Join(dir, "kube-nft.yaml"),
+			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft/config.yaml": filepath.Join(dir, "kube-nft.yaml"),
 			"worker-1": "node-1",
 		} {
 			line = strings.ReplaceAll(line, from, to)
@@ -124,18 +124,18 @@ func TestPageSingleNodeKernel(t *testing.T) {
 	}
 	proxy := startFakeProxy(t)
 	succeeds("kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1 --write-config-to " +
-		"/etc/kube-nft.yaml")
-	succeeds("kube-nft migrate plan --config /etc/kube-nft.yaml")
+		"/etc/kube-nft/config.yaml")
+	succeeds("kube-nft migrate plan --config /etc/kube-nft/config.yaml")
 	proxy.Signal(syscall.SIGTERM)
 	<-proxy.Exited()
-	succeeds("kube-nft migrate apply --config /etc/kube-nft.yaml")
+	succeeds("kube-nft migrate apply --config /etc/kube-nft/config.yaml")
 	if left := proxys(m.state.save(t)); left != "" {
 		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
-	daemon := command("kube-nft --config /etc/kube-nft.yaml")
+	daemon := command("kube-nft --config /etc/kube-nft/config.yaml")
 	daemon.AwaitLog(t, "in sync, nothing to write")
 	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
-	succeeds("kube-nft migrate plan --config /etc/kube-nft.yaml")
+	succeeds("kube-nft migrate plan --config /etc/kube-nft/config.yaml")
 	m.load.await(t, 100)
 
 	daemon.Signal(syscall.SIGTERM)
