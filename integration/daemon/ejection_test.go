@@ -500,6 +500,10 @@ func TestEjectionInKernel(t *testing.T) {
 			if !strings.Contains(explained.Stdout, "Ejected       endpoint "+want+" of shop/web:http") {
 				t.Errorf("explain says\n%s%s", explained.Stdout, explained.Stderr)
 			}
+			top := runProxy(t, "top", "--count", "1", "--interval", "100ms")
+			if !strings.Contains(top.Stdout, "endpoints that do not answer and get no new connections: 1;") {
+				t.Errorf("top says\n%s%s", top.Stdout, top.Stderr)
+			}
 			if log := proxy.Stderr(); !strings.Contains(log, "an endpoint does not answer: new connections go to others") {
 				t.Errorf("the log says\n%s", log)
 			}

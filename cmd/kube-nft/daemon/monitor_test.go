@@ -17,6 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/ejection"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -32,6 +33,22 @@ func newTestMonitor(t *testing.T, args ...string) (*monitor, *recorder) {
 	}
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, m.log)
 	return m, recorded
+}
+
+// TestEjectionsBecomeEvents: one for each endpoint, also if it is left out again.
+func TestEjectionsBecomeEvents(t *testing.T) {
+	m, recorded := newTestMonitor(t)
+	id := tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4}
+	for _, endpoint := range []string{"10.244.0.5:8080", "10.244.0.5:8080", "10.244.0.6:8080"} {
+		m.ejected(ejection.Endpoint{Port: id, Endpoint: netip.MustParseAddrPort(endpoint)})
+	}
+	for i, endpoint := range []string{"10.244.0.5:8080", "10.244.0.6:8080"} {
+		want := "Service shop/web (1-2-3), -: Warning EndpointEjected Program: endpoint " + endpoint +
+			" gets no new connections from this node"
+		if len(*recorded) != 2 || !strings.HasPrefix((*recorded)[i], want) {
+			t.Errorf("got %q, want %s", *recorded, want)
+		}
+	}
 }
 
 func TestReportsBecomeEvents(t *testing.T) {
