@@ -82,28 +82,12 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	ids := [2]listID{have.listID(), want.listID()}
-	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 ||
-		have != nil && want != nil && (have.Affinity == 0) != (want.Affinity == 0) ||
-		have != nil && have.Affinity != 0 && have.hasEndpoints() && ids[0] != ids[1] || // each port has departed endpoints
-		want != nil && want.hasEndpoints() && !want.sharesLists() ||
-		have != nil && have.hasEndpoints() && !have.sharesLists() {
+	if s.movesAlone(have, want, ids) {
 		return s.port(have, want)
 	}
 	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
-		have.TargetPort != 0 && s.left > 0 { // the list of their port changes at once
-		q := *have
-		q.TargetPort = want.TargetPort
-		for i, list := range q.endpointLists() {
-			*list = *want.endpointLists()[i]
-		}
-		q.ClusterWeights, q.LocalWeights = want.ClusterWeights, want.LocalWeights
-		if s.moved[ids] == nil {
-			gone, come := differingEndpoints(have, want)
-			s.left -= gone + come
-			s.record(ids, want)
-		}
-		s.left--
-		return s.freely(&q, want)
+		s.left > 0 {
+		return s.retarget(have, want, ids)
 	}
 	first := s.moved[ids]
 	if first == nil && s.stand[ids[1]] > 0 {
@@ -133,6 +117,35 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		return want
 	}
 	return next
+}
+
+// movesAlone reports whether a port does not move with others that share its lists, before or afterwards.
+func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
+	ownLists := func(p *ServicePort) bool { return p != nil && p.hasEndpoints() && !p.sharesLists() }
+	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 || ownLists(have) || ownLists(want) {
+		return true
+	}
+	if have == nil {
+		return false
+	}
+	return want != nil && (have.Affinity == 0) != (want.Affinity == 0) ||
+		have.Affinity != 0 && have.hasEndpoints() && ids[0] != ids[1] // each port has departed endpoints
+}
+
+// retarget is portOfService for a port whose endpoints get another port: the lists of their port change at once.
+func (s *stepper) retarget(have, want *ServicePort, ids [2]listID) *ServicePort {
+	q := have.withTargetPort(want.TargetPort)
+	for i, list := range q.endpointLists() {
+		*list = *want.endpointLists()[i]
+	}
+	q.ClusterWeights, q.LocalWeights = want.ClusterWeights, want.LocalWeights
+	if s.moved[ids] == nil {
+		gone, come := differingEndpoints(have, want)
+		s.left -= gone + come
+		s.record(ids, want)
+	}
+	s.left--
+	return s.freely(q, want)
 }
 
 // record records what the first of the ports with certain lists has become. New ports get the same.
