@@ -174,9 +174,18 @@ func ByAge(p, q *ServicePort) int {
 	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.UID, q.UID), p.ID.Compare(q.ID))
 }
 
+// Frontends returns at how many places clients reach the port.
+func (p *ServicePort) Frontends() int {
+	n := 1 + len(p.LoadBalancers) + len(p.ExternalIPs)
+	if p.NodePort != 0 {
+		n++
+	}
+	return n
+}
+
 // External reports whether the port can be reached at more than its cluster IP.
 func (p *ServicePort) External() bool {
-	return p.NodePort != 0 || len(p.LoadBalancers) > 0 || len(p.ExternalIPs) > 0
+	return p.Frontends() > 1
 }
 
 // Equal reports whether p and q mean the same.

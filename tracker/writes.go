@@ -40,7 +40,7 @@ func writes(have, want *ServicePort) (n int) {
 		return have.size() + want.size()
 	}
 	if have.verdict() != want.verdict() {
-		n += want.frontends()
+		n += want.Frontends()
 	}
 	gone, come := differingEndpoints(have, want)
 	if gone+come > 0 {
@@ -65,7 +65,7 @@ type price struct{ comes, goes int }
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
-	return 1 + p.frontends() + len(p.Sources) + (len(p.Cluster)+len(p.Local))*p.each().comes + p.slots()/slotsPerElement
+	return 1 + p.Frontends() + len(p.Sources) + (len(p.Cluster)+len(p.Local))*p.each().comes + p.slots()/slotsPerElement
 }
 
 // each is the price of an endpoint: in each list, in the set of hairpin connections, among the endpoints that affinity
@@ -94,24 +94,15 @@ func (p *ServicePort) each() (each price) {
 
 // eachFrontend returns how many elements a frontend takes.
 func (p *ServicePort) eachFrontend() int {
-	if p.lists() == 1 && p.frontends() > 1 {
+	if p.lists() == 1 && p.Frontends() > 1 {
 		return 1
 	}
 	return 1 + (len(p.Cluster)+len(p.Local))*p.each().comes/p.lists()
 }
 
-// frontends returns at how many places clients reach a port.
-func (p *ServicePort) frontends() int {
-	n := 1 + len(p.LoadBalancers) + len(p.ExternalIPs)
-	if p.NodePort != 0 {
-		n++
-	}
-	return n
-}
-
 // lists returns how often the tables have the endpoint lists of a port.
 func (p *ServicePort) lists() int {
-	n := p.frontends()
+	n := p.Frontends()
 	if n >= ManyFrontends && n*(len(p.Cluster)+len(p.Local)) >= jointFrom || p.slots() >= StagedSlots {
 		return 1
 	}
@@ -137,7 +128,7 @@ type shape struct {
 }
 
 func (p *ServicePort) shape() shape {
-	s := shape{shared: p.lists() < p.frontends(), affinity: p.Affinity != 0, port: p.TargetPort}
+	s := shape{shared: p.lists() < p.Frontends(), affinity: p.Affinity != 0, port: p.TargetPort}
 	if p.hashes() {
 		s.slots = [2]int{maglev.Size(len(p.Cluster)), maglev.Size(len(p.Local))}
 	}
@@ -154,7 +145,7 @@ type verdict struct {
 func (p *ServicePort) verdict() verdict {
 	v := verdict{len(p.Cluster), len(p.Local), p.InternalLocal, p.ExternalLocal, p.HasEndpoints, p.HasSourceRanges,
 		p.Settings}
-	if p.lists() < p.frontends() || p.Affinity != 0 {
+	if p.lists() < p.Frontends() || p.Affinity != 0 {
 		v.cluster, v.local = min(v.cluster, 1), min(v.local, 1)
 	}
 	return v

@@ -38,7 +38,7 @@ func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip
 	if p.Affinity == 0 {
 		return affinity.Port{}
 	}
-	if p.InternalLocal && !p.Settings.LocalFallback && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
+	if p.InternalLocal && !p.Settings.LocalFallback && !p.External() {
 		cluster, joint.Members[0] = nil, nil // no frontend uses this list
 	}
 	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local, Joint: joint}

@@ -151,7 +151,7 @@ type wantedFrontend struct {
 // frontendsOf lists where a Service port wants to be reached. Of the ways in which it names
 // one address, the first of cluster IP, load-balancer IP and external IP counts.
 func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
-	wanted := make([]wantedFrontend, 0, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
+	wanted := make([]wantedFrontend, 0, p.Frontends())
 	if p.NodePort != 0 {
 		wanted = append(wanted,
 			wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort, p.Leaving})

@@ -162,8 +162,7 @@ func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting
 		if !changes {
 			s = setting{port.current, port.limits}
 		}
-		hashed := s.Settings.Maglev && !s.limits.withoutSlots && !s.limits.withoutHash
-		if !hashed && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
+		if s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
 			ports, settings[port] = append(ports, port), s
 		}
 	}
@@ -199,12 +198,10 @@ func (g *jointGroup) fits(s setting) bool {
 func (g *jointGroup) add(port *portState, s setting) {
 	g.ports, g.wanted = append(g.ports, port), append(g.wanted, s)
 	g.targets[s.Port] = s.TargetPort
-	frontends := 1 + len(s.LoadBalancers) + len(s.ExternalIPs)
 	if s.NodePort != 0 {
 		g.targets[s.NodePort] = s.TargetPort
-		frontends++
 	}
-	g.places += frontends * (len(s.Cluster) + len(s.Local))
+	g.places += s.Frontends() * (len(s.Cluster) + len(s.Local))
 }
 
 // mostlyIn returns the list that most ports of the group share so far, of those that no other group has taken.

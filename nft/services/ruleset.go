@@ -231,7 +231,7 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 	endpoints := make(map[tracker.Protocol]int)
 	for _, port := range ports {
 		n := len(port.Cluster)
-		if port.Settings.Maglev && unmet.limitsOf(port) == (limits{}) {
+		if unmet.limitsOf(port).hash(port) != layout.NoHash {
 			n = maglev.Size(n)
 		}
 		endpoints[port.ID.Protocol] += n

@@ -27,15 +27,7 @@ type portState struct {
 }
 
 // hash is what the endpoints of a Service port follow from.
-func (p *portState) hash() layout.Hash {
-	switch {
-	case !p.current.Settings.Maglev || p.limits.withoutSlots || p.limits.withoutHash:
-		return layout.NoHash
-	case p.current.Settings.HashAddress:
-		return layout.HashAddress
-	}
-	return layout.HashAddressPort
-}
+func (p *portState) hash() layout.Hash { return p.limits.hash(p.current) }
 
 // A program is what a frontend is programmed to do; the zero program is nothing.
 type program struct {

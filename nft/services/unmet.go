@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -36,6 +37,17 @@ func (l limits) of(p *tracker.ServicePort) *tracker.ServicePort {
 	q := *p
 	q.Settings.Ping = false
 	return &q
+}
+
+// hash is what the endpoints of p follow from.
+func (l limits) hash(p *tracker.ServicePort) layout.Hash {
+	switch {
+	case !p.Settings.Maglev || l.withoutSlots || l.withoutHash:
+		return layout.NoHash
+	case p.Settings.HashAddress:
+		return layout.HashAddress
+	}
+	return layout.HashAddressPort
 }
 
 // placesEach bounds the places of weights for each endpoint.
