@@ -100,6 +100,7 @@ type report struct {
 	members []member
 	clients bool // with what names clients
 	at      time.Time
+	silent  []bool // by member: it did not answer in time, and is not asked again
 
 	mu       sync.Mutex
 	files    []reportFile
@@ -157,9 +158,17 @@ func (r *report) collect(ctx context.Context) (refused error) {
 			r.fail(m.node.Name, problem)
 		}
 	}
+	r.silent = make([]bool, len(r.members))
 	for _, command := range commands {
 		err := r.cluster.ask(ctx, r.members, func(ctx context.Context, i int, pod *corev1.Pod) error {
-			return r.ofNode(ctx, r.members[i].node.Name, pod, command.rank, command.file, command.args)
+			node := r.members[i].node.Name
+			if r.silent[i] {
+				r.add(command.rank, "nodes/"+node+"/"+command.file, nil, "not asked: the node did not answer before")
+				return nil
+			}
+			err := r.ofNode(ctx, node, pod, command.rank, command.file, command.args)
+			r.silent[i] = errors.Is(ctx.Err(), context.DeadlineExceeded)
+			return err
 		})
 		refused = cmp.Or(refused, err)
 	}

@@ -319,6 +319,45 @@ func TestAskIsBounded(t *testing.T) {
 	}
 }
 
+// TestSilentNode: a node that does not answer is given up after one timeout, also by a connection that nothing
+// interrupts.
+func TestSilentNode(t *testing.T) {
+	c := newCluster(node("a", nil))
+	c.timeout = 100 * time.Millisecond
+	asked := 0
+	c.run = func(ctx context.Context, _ *corev1.Pod, _ []string) ([]byte, error) {
+		asked++
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	c.stream = func(context.Context, *corev1.Pod, []string, io.Reader, io.Writer, io.Writer) error {
+		<-t.Context().Done() // not that of the question
+		return t.Context().Err()
+	}
+	members, err := c.members(t.Context(), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &report{cluster: c, members: members, at: time.Now()}
+	if err := r.collect(t.Context()); err != nil || asked != 1 {
+		t.Errorf("bugreport asked %d times, error %v; want once, none", asked, err)
+	}
+	const want = "no answer within 100ms"
+	c.follow(t.Context(), members, []string{"flows"}, nil, nil, func(a answer) {
+		if a.Problem != want {
+			t.Errorf("flows: %q, want %q", a.Problem, want)
+		}
+	})
+	stopped, stop := context.WithCancel(t.Context())
+	c.timeout = time.Hour
+	stop()
+	c.follow(stopped, members, []string{"flows"}, nil, nil, func(a answer) {
+		if a.Problem != "" {
+			t.Errorf("flows, interrupted: %q, want no problem", a.Problem)
+		}
+	})
+}
+
 // TestCheckWaits: with --wait, check looks again until a pod that starts runs; blocks end it at once.
 func TestCheckWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

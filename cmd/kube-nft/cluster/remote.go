@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // A remote is a command of the node that runs on many nodes, and prints documents.
@@ -81,7 +82,7 @@ const maxLine = 8 << 20
 
 // follow runs a command that prints documents on all members at once until ctx ends, and gives each line to take, which
 // may be called by several goroutines, and its warnings to warn. ended has the nodes whose command has ended, with the
-// problem if there was one.
+// problem if there was one: a command that has not begun within the timeout is one.
 func (c *cluster) follow(ctx context.Context, members []member, args []string,
 	take func(node string, line []byte) error, warn func(node, text string), ended func(answer)) {
 	var all sync.WaitGroup
@@ -91,6 +92,8 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 			continue
 		}
 		all.Go(func() {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
 			stdin, end := io.Pipe() // the command ends when nothing can come any more
 			defer end.Close()
 			defer context.AfterFunc(ctx, func() { end.Close() })()
@@ -102,13 +105,44 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 				return nil
 			}}
 			a := answer{Node: m.node.Name}
-			if err := c.stream(ctx, m.pods[0], args, stdin, out, said); err != nil && ctx.Err() == nil {
+			if err := c.begin(ctx, m.pods[0], args, stdin, out, said); err != nil && ctx.Err() == nil {
 				a.Problem = permitted(err).Error()
 			}
 			ended(a)
 		})
 	}
 	all.Wait()
+}
+
+// begin is stream, but returns when ctx ends or the timeout passes while the command has not begun: a WebSocket to a
+// kubelet that does not answer cannot be interrupted.
+func (c *cluster) begin(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, out, said io.Writer) error {
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- c.stream(ctx, pod, args, &firstRead{Reader: stdin, called: sync.OnceFunc(func() { close(begun) })}, out, said)
+	}()
+	select {
+	case <-begun:
+		return <-ended
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(c.timeout):
+		return fmt.Errorf("no answer within %s", c.timeout)
+	}
+}
+
+// A firstRead calls a function when it is read: executors read a command's input when it has begun.
+type firstRead struct {
+	io.Reader
+	called func()
+}
+
+// Read implements io.Reader.
+func (r *firstRead) Read(p []byte) (int, error) {
+	r.called()
+	return r.Reader.Read(p)
 }
 
 // lines gives whole lines to take, which must not keep them.
