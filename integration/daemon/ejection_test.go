@@ -590,8 +590,18 @@ func (c *crossing) endpointOf(t *testing.T, network string, from netip.AddrPort)
 	return endpoint
 }
 
-// TestEjectionAndAffinityInKernel: a client whose endpoint is left out is sent elsewhere; the others stay where they
-// were.
+// answererOf returns the endpoint that answers the next connection of a caller's client.
+func (c *crossing) answererOf(t *testing.T, client int) (endpoint string) {
+	t.Helper()
+	lab.Eventually(t, "the client is answered", func() bool {
+		endpoint = c.endpointOf(t, "tcp", netip.AddrPortFrom(callerAt(0, client), 0))
+		return endpoint != ""
+	})
+	return endpoint
+}
+
+// TestEjectionAndAffinityInKernel: a client whose endpoint is left out is sent elsewhere, and stays there when the endpoint
+// is back; the others stay where they were.
 func TestEjectionAndAffinityInKernel(t *testing.T) {
 	c := newCrossing(t)
 	c.change = func(service *corev1.Service) { service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
@@ -610,7 +620,7 @@ func TestEjectionAndAffinityInKernel(t *testing.T) {
 	at := make(map[int]string)
 	perEndpoint := make(map[string]int)
 	for n := range clients {
-		at[n] = c.endpointOf(t, "tcp", netip.AddrPortFrom(callerAt(0, n), 0))
+		at[n] = c.answererOf(t, n)
 		perEndpoint[at[n]]++
 	}
 	dead := crossEndpoint(1, 0).String()
@@ -619,19 +629,33 @@ func TestEjectionAndAffinityInKernel(t *testing.T) {
 	}
 	c.disturb(t, dropped(1))
 	lab.Eventually(t, dead+" is left out", func() bool { return len(ejectedEndpoints(t)) == 1 })
+	now := make(map[int]string)
 	for n := range clients {
-		var now string
-		lab.Eventually(t, "the client is answered", func() bool {
-			now = c.endpointOf(t, "tcp", netip.AddrPortFrom(callerAt(0, n), 0))
-			return now != ""
-		})
-		if at[n] != dead && now != at[n] || now == dead {
-			t.Errorf("client %d had %s and has %s\n%s", n, at[n], now, proxy.Stderr())
+		now[n] = c.answererOf(t, n)
+		if at[n] != dead && now[n] != at[n] || now[n] == dead {
+			t.Errorf("client %d had %s and has %s\n%s", n, at[n], now[n], proxy.Stderr())
+		}
+	}
+	c.awaitReturn(t)
+	for n := range clients {
+		if got := c.answererOf(t, n); got != now[n] {
+			t.Errorf("client %d had %s while an endpoint was left out, and has %s", n, now[n], got)
 		}
 	}
 }
 
-// TestEjectionAndMaglevInKernel: with a hash, connections that had another endpoint keep it.
+// awaitReturn lets all packets pass again, and waits until no endpoint is left out or tried.
+func (c *crossing) awaitReturn(t *testing.T) {
+	t.Helper()
+	c.disturb(t, "")
+	lab.Eventually(t, "nothing is left out", func() bool {
+		time.Sleep(300 * time.Millisecond)
+		return len(ejectedEndpoints(t)) == 0
+	})
+}
+
+// TestEjectionAndMaglevInKernel: with a hash, connections that had another endpoint keep it, and those of an endpoint that
+// is back have it again.
 func TestEjectionAndMaglevInKernel(t *testing.T) {
 	c := newCrossing(t)
 	asks := map[string]string{"eject": "true", "lb-algorithm": "maglev", "hash": "source-ip"}
@@ -643,10 +667,7 @@ func TestEjectionAndMaglevInKernel(t *testing.T) {
 	at := make(map[int]string)
 	moved := 0
 	for n := range clients {
-		lab.Eventually(t, "the client is answered", func() bool {
-			at[n] = c.endpointOf(t, "tcp", netip.AddrPortFrom(callerAt(0, n), 0))
-			return at[n] != ""
-		})
+		at[n] = c.answererOf(t, n)
 		if at[n] == dead {
 			moved++
 		}
@@ -657,9 +678,15 @@ func TestEjectionAndMaglevInKernel(t *testing.T) {
 	c.disturb(t, dropped(1))
 	lab.Eventually(t, dead+" is left out", func() bool { return len(ejectedEndpoints(t)) == 1 })
 	for n := range clients {
-		now := c.endpointOf(t, "tcp", netip.AddrPortFrom(callerAt(0, n), 0))
+		now := c.answererOf(t, n)
 		if at[n] != dead && now != at[n] || now == dead {
 			t.Errorf("client %d had %s and has %s", n, at[n], now)
+		}
+	}
+	c.awaitReturn(t)
+	for n := range clients {
+		if got := c.answererOf(t, n); got != at[n] {
+			t.Errorf("client %d had %s at first, and has %s", n, at[n], got)
 		}
 	}
 }
