@@ -264,39 +264,44 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		return want
 	case want == nil ||
 		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
-		leaving := *have
-		leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
-		bare := leaving.bare()
-		if s.free {
-			bare = bare.withListsOf(&leaving, leaving.TargetPort)
-		}
-		size := writes(s.counted(have), nil)
-		if size > s.left && !leaving.Equal(bare) {
-			if s.left <= 0 {
-				return &leaving
-			}
-			removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
-			next := removing.change(&leaving, bare)
-			s.left = removing.left
-			return next
-		}
-		s.left -= size
-		return s.port(nil, want)
+		return s.replace(have, want)
 	case have == nil && (want == nil || !s.adds || s.left <= 0):
 		return nil
 	case s.adds && work <= s.left:
 		s.left -= work
 		return want
 	case have == nil:
-		bare := want.bare()
-		if s.free {
-			bare = bare.withListsOf(want, want.TargetPort)
-		}
-		next := s.change(bare, want)
+		next := s.change(s.bare(want), want)
 		s.left -= affinityWork(nil, want)
 		return next
 	}
 	return s.change(have, want)
+}
+
+// replace is port for one that goes, or that another one with its ID replaces.
+func (s *stepper) replace(have, want *ServicePort) *ServicePort {
+	leaving := *have
+	leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
+	bare, size := s.bare(&leaving), writes(s.counted(have), nil)
+	switch {
+	case size <= s.left || leaving.Equal(bare):
+		s.left -= size
+		return s.port(nil, want)
+	case s.left <= 0:
+		return &leaving
+	}
+	removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
+	next := removing.change(&leaving, bare)
+	s.left = removing.left
+	return next
+}
+
+// bare is p with its cluster IP alone; with endpoints, if these cost nothing.
+func (s *stepper) bare(p *ServicePort) *ServicePort {
+	if !s.free {
+		return p.bare()
+	}
+	return p.bare().withListsOf(p, p.TargetPort)
 }
 
 // change is port for a port that stays.
@@ -335,33 +340,9 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	if stays {
 		to = have
-	} else if next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal &&
-		next.Settings == to.Settings {
-		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
-		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
-			each)
-		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
-	} else { // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
-		compare := netip.AddrPort.Compare
-		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, to.Serving, compare)
-		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, to.Serving, compare)
 	}
-	next.OnNode = hairpins(&next, have, to)
-	next.ExternalLocal = next.ExternalLocal && next.External()
-	s.setSourceRanges(&next, have, want, left > 0)
-	switch {
-	case !next.InternalLocal && !next.ExternalLocal:
-		next.Local, next.LocalWeights = nil, nil
-	case next.Local == nil:
-		next.Local = []netip.AddrPort{}
-	}
-	next.LeftOut = to.LeftOut
-	next.Serving = to.Serving
-	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
-		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
-		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
-		next.Serving = inMemory(slices.Compact(next.Serving), have.Serving)
-	}
+	s.setEndpoints(&next, have, to, stays)
+	s.setSourceRanges(&next, had, want, left > 0)
 	if !next.hasEndpoints() {
 		next.TargetPort = 0
 	}
@@ -371,6 +352,36 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	s.left = min(s.left, left-writes(before, s.counted(is))-affinityWork(had, is))
 	return is
+}
+
+// setEndpoints sets the lists of next, which lie between those of have and to, and the policies that go with them.
+func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
+	switch {
+	case stays:
+	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
+		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
+		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
+			each)
+		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
+	default: // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
+		compare := netip.AddrPort.Compare
+		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, to.Serving, compare)
+		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, to.Serving, compare)
+	}
+	next.OnNode = hairpins(next, have, to)
+	next.ExternalLocal = next.ExternalLocal && next.External()
+	switch {
+	case !next.InternalLocal && !next.ExternalLocal:
+		next.Local, next.LocalWeights = nil, nil
+	case next.Local == nil:
+		next.Local = []netip.AddrPort{}
+	}
+	next.LeftOut, next.Serving = to.LeftOut, to.Serving
+	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
+		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
+		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
+		next.Serving = inMemory(slices.Compact(next.Serving), have.Serving)
+	}
 }
 
 // hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the
