@@ -538,7 +538,7 @@ func TestCostOfAffinityChange(t *testing.T) {
 // change and the way back; and the change of a neighbour, an endpoint of a plain Service.
 func BenchmarkWorlds(b *testing.B) {
 	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = usualPlaces
+	manyPlaces = tracker.JointFrom
 	for _, w := range costWorlds() {
 		b.Run(w.name, func(b *testing.B) {
 			lab.New(b)

@@ -93,7 +93,7 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 // on as it finds the table.
 func TestSharingBegins(t *testing.T) {
 	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = usualPlaces
+	manyPlaces = tracker.JointFrom
 	r := NewRuleset(testConfig())
 	const ports = 16
 	for _, step := range []struct {
@@ -162,7 +162,7 @@ func TestNodePortThatIsAnotherPort(t *testing.T) {
 // wanted.
 func TestSharingInKernel(t *testing.T) {
 	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = usualPlaces
+	manyPlaces = tracker.JointFrom
 	lab.New(t)
 	client := lab.Open(t, kernel.Open)
 	r := NewRuleset(testConfig())
@@ -198,7 +198,7 @@ func TestSharingInKernel(t *testing.T) {
 // while the Service crosses the bound both ways. None fails.
 func TestSharingPackets(t *testing.T) {
 	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = usualPlaces
+	manyPlaces = tracker.JointFrom
 	lab.New(t)
 	const ports = 16
 	client := lab.Open(t, kernel.Open)
