@@ -29,12 +29,12 @@ const (
 )
 
 // Endings reports the connections whose destination was translated and that ended: the kernel removed their
-// entry. The kernel drops the news of all others before they take room in the socket's buffer. An Endings
+// entry. The kernel drops the events of all others before they take room in the socket's buffer. An Endings
 // belongs to one goroutine.
 //
-// The kernel keeps what is needed for the news with each entry. It does so only for entries made while
+// The kernel keeps what is needed for an event with each entry. It does so only for entries made while
 // a program listens, if net.netfilter.nf_conntrack_events is 2, its default since Linux 5.19. Connections that
-// were there before Listen therefore may end without news.
+// were there before Listen therefore may end without an event.
 type Endings struct {
 	conn     *netlink.Conn
 	raw      syscall.RawConn
@@ -44,7 +44,7 @@ type Endings struct {
 	dropped  uint32 // the kernel's count at the last call of Lost
 }
 
-// Listen starts to listen in the network namespace of the calling thread; buffer is how many bytes of news may
+// Listen starts to listen in the network namespace of the calling thread; buffer is how many bytes of events may
 // wait for Next, as the kernel counts them: about 1 KiB for each connection. It needs CAP_NET_ADMIN.
 func Listen(buffer int) (*Endings, error) {
 	e, err := listen(buffer)
@@ -102,8 +102,8 @@ func (e *Endings) SetDeadline(t time.Time) error { return e.conn.SetReadDeadline
 // mostAtOnce is how many messages one call of Next reads, each with one connection: some milliseconds of work.
 const mostAtOnce = 4096
 
-// Next waits for news, reads what has come, and calls visit for each connection in it. The flow is valid during the
-// call only.
+// Next waits for events, reads those that have come, and calls visit for the connection of each. The flow is valid during
+// the call only.
 func (e *Endings) Next(visit func(*Flow)) error {
 	messages := 0
 	var failed error
@@ -153,7 +153,7 @@ func (e *Endings) read(data []byte, visit func(*Flow)) error {
 	return nil
 }
 
-// Lost returns how many connections ended since the last call of Lost whose news the kernel dropped, because
+// Lost returns how many connections ended since the last call of Lost whose event the kernel dropped, because
 // the buffer was full.
 func (e *Endings) Lost() (uint64, error) {
 	var memory [9]uint32 // SK_MEMINFO_VARS of linux/sock_diag.h
@@ -168,7 +168,7 @@ func (e *Endings) Lost() (uint64, error) {
 		err = errno
 	}
 	if err != nil {
-		return 0, fmt.Errorf("count lost news of conntrack: %w", err)
+		return 0, fmt.Errorf("count lost conntrack events: %w", err)
 	}
 	lost := memory[drops] - e.dropped // wraps as the kernel's does
 	e.dropped = memory[drops]

@@ -106,7 +106,7 @@ func (c *Counter) watch(ctx context.Context, table Table) error {
 			return err
 		}
 		if problem == nil && !complete {
-			problem = errors.New("a look at the connections that last was not complete")
+			problem = conntrack.ErrInterrupted
 		}
 		c.report(problem)
 		rest := max(lookInterval-time.Since(began), retry.Rest(c.options.CPUTime()-worked))

@@ -27,7 +27,7 @@ import (
 const (
 	// flowsBuffer is what may wait for flows: about 8,000 connections.
 	flowsBuffer = 8 << 20
-	// flowsInterval is how often flows looks for other names of Services, lost news and a closed output.
+	// flowsInterval is how often flows looks for other names of Services, lost events and a closed output.
 	flowsInterval = time.Second
 )
 
@@ -54,7 +54,7 @@ packets/bytes, as whole IP packets with their headers. DURATION is the time unti
 
 flows sets net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp to 1 if they are 0, says so, and sets them back
 when it ends. The kernel counts only connections that begin afterwards; for others flows prints -, or no line at all.
-The kernel drops news that flows is too slow to read; flows prints how many. flows needs CAP_NET_ADMIN.`,
+The kernel drops events that flows is too slow to read; flows prints how many. flows needs CAP_NET_ADMIN.`,
 		Example: `  kube-nft flows
   kube-nft flows shop/web:http --source 203.0.113.0/24
   kube-nft flows -n shop --min-duration 1m -o json`,
