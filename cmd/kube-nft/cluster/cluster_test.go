@@ -466,7 +466,9 @@ func TestDiff(t *testing.T) {
 		return `{"items":[` + strings.Join(items, ",") + `]}`
 	}
 	most := map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.2:80")}
-	c := newCluster(
+	frozen := withDigests("f", "one", "f", "e", "flush chain ip kube-nft services\n", most)
+	frozen.status = inspect.Status{Daemon: inspect.DaemonStatus{Problems: []string{"the running kube-nft does not answer"}}}
+	c := newCluster(frozen,
 		withDigests("a", "one", "f", "e", "", most), withDigests("b", "one", "f", "e", "add element ip kube-nft\n", most),
 		withDigests("c", "one", "f", "other", "", map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.3:80")}),
 		withDigests("d", "two", "f", "of zone two", "", nil),
@@ -486,10 +488,10 @@ func TestDiff(t *testing.T) {
 	for _, want := range []string{
 		"a     0      as the API server says", "b     1      differs from the API server",
 		"c     0      as the API server says; differs from a", "d     0      as the API server says\n",
-		"e     -      refused",
+		"e     -      refused", "f     -      not reached: the running kube-nft does not answer",
 		"b would do:\n  add element ip kube-nft", "c has more (+) or less (-) than a:\n" +
 			"  - shop/web:http at 10.96.0.1:80/tcp: 10.0.0.2:80\n  + shop/web:http at 10.96.0.1:80/tcp: 10.0.0.3:80\n",
-		"3 of 5 nodes differ",
+		"2 of 6 nodes differ; nothing is known of 2",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, &out)

@@ -108,6 +108,10 @@ func (c *cluster) diff(ctx context.Context, members []member) ([]nodeDiff, error
 			rows[i].Problem = err.Error()
 			return err
 		}
+		if d := &status.Daemon; !d.Reached { // diff took flags and defaults there, not the daemon's settings
+			rows[i].Problem, rows[i].Operations = d.Health(), []string{}
+			return nil
+		}
 		for _, t := range status.Tables {
 			frontends[i] += t.Family + t.FrontendsDigest
 			endpoints[i] += t.Family + t.EndpointsDigest
@@ -224,7 +228,7 @@ const asWanted = "as the API server says"
 func writeDiffs(w io.Writer, rows []nodeDiff) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tTO DO\tSTATE")
-	differ := 0
+	differ, silent := 0, 0
 	for _, r := range rows {
 		todo, state := fmt.Sprint(len(r.Operations)), asWanted
 		switch {
@@ -236,7 +240,10 @@ func writeDiffs(w io.Writer, rows []nodeDiff) error {
 		if len(r.Differences) > 0 {
 			state += "; differs from " + r.Like
 		}
-		if state != asWanted {
+		switch {
+		case r.Problem != "":
+			silent++
+		case state != asWanted:
 			differ++
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", r.Node, todo, state)
@@ -246,7 +253,11 @@ func writeDiffs(w io.Writer, rows []nodeDiff) error {
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" would do:", r.Operations))
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" has more (+) or less (-) than "+r.Like+":", r.Differences))
 	}
-	_, textErr := fmt.Fprintf(w, "\n%d of %s differ\n", differ, legacy.Plural(len(rows), "node"))
+	total := fmt.Sprintf("%d of %s differ", differ, legacy.Plural(len(rows), "node"))
+	if silent > 0 {
+		total += fmt.Sprintf("; nothing is known of %d", silent)
+	}
+	_, textErr := fmt.Fprintf(w, "\n%s\n", total)
 	return cmp.Or(err, textErr)
 }
 
