@@ -49,6 +49,8 @@ container=$(buildah from localhost/first)
 root=$(buildah mount "$container")
 [ "$(find "$root" -type f -perm /111)" = "$root/kube-nft" ] || fail "the image holds more programs than kube-nft: $(find "$root" -type f -perm /111)"
 run version
+# As kubectl exec POD -- kube-nft, without a slash.
+buildah run "$container" -- kube-nft version >/dev/null || fail "kube-nft is not in the image's PATH"
 run --manifests /manifests --hostname-override node-a --dry-run >"$work/ruleset"
 grep -q '10.96.0.80 . tcp . 80' "$work/ruleset" || fail "the dry run lacks the cluster IP of the example"
 
