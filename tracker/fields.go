@@ -146,8 +146,8 @@ func decimalOctets(s string) string {
 	return s[:start] + strings.Join(octets, ".")
 }
 
-// ofFamily returns the addresses of addrs that belong to family, nil if there are none.
-func ofFamily(addrs []netip.Addr, family Family) []netip.Addr {
+// OfFamily returns the addresses of addrs that belong to family, nil if there are none.
+func OfFamily(addrs []netip.Addr, family Family) []netip.Addr {
 	var own []netip.Addr
 	for _, addr := range addrs {
 		if FamilyOf(addr) == family {

@@ -74,7 +74,7 @@ func primaryAddresses(override, others []netip.Addr) []netip.Addr {
 	var primary []netip.Addr
 	for _, addrs := range [...][]netip.Addr{override, others} {
 		for _, addr := range addrs {
-			if !addr.IsUnspecified() && len(ofFamily(primary, FamilyOf(addr))) == 0 {
+			if !addr.IsUnspecified() && len(OfFamily(primary, FamilyOf(addr))) == 0 {
 				primary = append(primary, addr)
 			}
 		}

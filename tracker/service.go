@@ -186,8 +186,8 @@ func (p *serviceParser) fronts() []front {
 		}
 		f := front{
 			family: family, clusterIP: ip, ranges: own,
-			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
-			routers: ofFamily(routers, family),
+			loadBalancers: OfFamily(balancers, family), externalIPs: OfFamily(external, family),
+			routers: OfFamily(routers, family),
 		}
 		if closed[family] {
 			unserved := fmt.Sprintf("the %s addresses of the load balancer are", family)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -284,6 +283,3 @@ const (
 	rawPriority    = -300
 	manglePriority = -150
 )
-
-// ofFamily reports whether an address is of a family.
-func ofFamily(f nft.Family, addr netip.Addr) bool { return addr.Is6() == (f == nft.IP6) }

@@ -274,10 +274,8 @@ func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePo
 func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 	for f, family := range r.families {
 		keys := make(map[string]bool)
-		for _, addr := range addrs {
-			if tracker.FamilyOf(addr) == f {
-				keys[nft.AddrKey(addr)] = true
-			}
+		for _, addr := range tracker.OfFamily(addrs, f) {
+			keys[nft.AddrKey(addr)] = true
 		}
 		family.fillSet(layout.NodePortAddressesSet, keys)
 	}
@@ -287,13 +285,7 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 // Service's load-balancer IP or external IP hides there. The caller must not change addrs.
 func (r *Ruleset) ReportOverlaps(addrs []netip.Addr) {
 	for f, family := range r.families {
-		var reached []netip.Addr
-		for _, addr := range addrs {
-			if tracker.FamilyOf(addr) == f {
-				reached = append(reached, addr)
-			}
-		}
-		family.overlaps.reach(family, reached)
+		family.overlaps.reach(family, tracker.OfFamily(addrs, f))
 	}
 }
 

@@ -240,11 +240,7 @@ func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Ad
 	for _, family := range m.families {
 		switch {
 		case !m.config.NodePorts.All(family):
-			for _, addr := range nodePorts {
-				if tracker.FamilyOf(addr) == family {
-					addrs = append(addrs, addr)
-				}
-			}
+			addrs = append(addrs, tracker.OfFamily(nodePorts, family)...)
 		case family == tracker.IPv4:
 			addrs = append(addrs, netip.IPv4Unspecified())
 		default:
