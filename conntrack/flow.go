@@ -48,8 +48,6 @@ type Flow struct {
 	Status          Status
 	TCPState        TCPState // 0 for every other protocol
 	ID              uint32   // the kernel's name for this very entry, in network byte order as sent
-	Mark            uint32
-	Timeout         time.Duration // until it expires without another packet; whole seconds
 
 	// Sent counts the original direction, Returned the reply direction. Both are 0 for flows that were made while
 	// net.netfilter.nf_conntrack_acct was 0.

@@ -77,9 +77,9 @@ func encodeCreation(flow *Flow) []byte {
 		Protocol:    flow.Original.Protocol,
 	}
 	reverse.encode(&w, ctaTupleReply)
-	w.Uint32(ctaTimeout, 300)
+	const timeout = 7 // CTA_TIMEOUT
+	w.Uint32(timeout, 300)
 	w.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
-	w.Uint32(ctaMark, flow.Mark)
 	w.Uint16(ctaZone, flow.Zone)
 	if flow.TCPState != 0 {
 		info := w.Open(ctaProtoInfo)

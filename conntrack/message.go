@@ -25,8 +25,6 @@ const (
 	ctaTupleReply = 2
 	ctaStatus     = 3
 	ctaProtoInfo  = 4
-	ctaTimeout    = 7
-	ctaMark       = 8
 	ctaSent       = 9  // CTA_COUNTERS_ORIG
 	ctaReturned   = 10 // CTA_COUNTERS_REPLY
 	ctaID         = 12
@@ -82,10 +80,6 @@ func decode(data []byte) (flow Flow, err error) {
 			flow.Status = Status(list.Uint32())
 		case ctaProtoInfo:
 			flow.TCPState = decodeTCPState(list.Nested())
-		case ctaTimeout:
-			flow.Timeout = time.Duration(list.Uint32()) * time.Second
-		case ctaMark:
-			flow.Mark = list.Uint32()
 		case ctaSent:
 			flow.Sent = decodeCounter(list.Nested())
 		case ctaReturned:
