@@ -3,7 +3,6 @@ package conntrack
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/mdlayher/netlink"
 
