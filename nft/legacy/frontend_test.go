@@ -74,7 +74,7 @@ func withEndpoints(s legacytest.Shape, list []Frontend) []Frontend {
 	return list
 }
 
-// TestEndpointLists reads the endpoints of frontends out of the rules of each backend, in both ways of reading.
+// TestEndpointLists reads the frontends, and their endpoints, out of the rules of each backend, in both ways of reading.
 func TestEndpointLists(t *testing.T) {
 	for _, f := range nft.Families {
 		for _, b := range []Backend{Xtables, Compat, ProxyTables} {
@@ -102,28 +102,12 @@ func TestEndpointLists(t *testing.T) {
 						t.Errorf("Reader (-want +got):\n%s", diff)
 					}
 				}
+				if diff := cmp.Diff(served(shape(f)), found(take(t, n)), compareAddr); diff != "" {
+					t.Errorf("Inventory without endpoints (-want +got):\n%s", diff)
+				}
 				n.Endpoints = true
 				if diff := cmp.Diff(want, found(take(t, n)), compareAddr); diff != "" {
 					t.Errorf("Inventory (-want +got):\n%s", diff)
-				}
-			})
-		}
-	}
-}
-
-// TestFrontends reads the frontends out of the rules of each backend.
-func TestFrontends(t *testing.T) {
-	for _, f := range nft.Families {
-		for _, b := range []Backend{Xtables, Compat, ProxyTables} {
-			t.Run(string(b)+"/"+f.String(), func(t *testing.T) {
-				n := newNode(t)
-				if b == ProxyTables {
-					lab.Run(t, shape(f).NFTables(), "nft", "-f", "-")
-				} else {
-					restore(t, f, b, shape(f).IPTables())
-				}
-				if diff := cmp.Diff(served(shape(f)), found(take(t, n)), compareAddr); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
 				}
 			})
 		}
