@@ -25,8 +25,8 @@ func threadTime(b *testing.B) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// A meter sends datagrams to a translated address of its namespace, with the kernel's accounting and without, in turns of
-// one run, and knows how long each has taken.
+// A meter sends datagrams to a translated address of its namespace, with the kernel's accounting and without, in turns
+// of one run, and knows how long each has taken.
 type meter struct {
 	*testing.B
 	worked map[bool]time.Duration // with accounting, without
@@ -107,8 +107,8 @@ func BenchmarkAccountedPacket(b *testing.B) {
 	}
 }
 
-// BenchmarkAccountedConnection is what a flow of one datagram costs the node, from its first packet until it is removed;
-// beside the accounting with the message of its end.
+// BenchmarkAccountedConnection is what a flow of one datagram costs the node, from its first packet until it is
+// removed; beside the accounting with the message of its end.
 func BenchmarkAccountedConnection(b *testing.B) {
 	m := newMeter(b)
 	const turn = 5000

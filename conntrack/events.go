@@ -102,8 +102,8 @@ func (e *Endings) SetDeadline(t time.Time) error { return e.conn.SetReadDeadline
 // mostAtOnce is how many messages one call of Next reads, each with one connection: some milliseconds of work.
 const mostAtOnce = 4096
 
-// Next waits for events, reads those that have come, and calls visit for the connection of each. The flow is valid during
-// the call only.
+// Next waits for events, reads those that have come, and calls visit for the connection of each. The flow is valid
+// during the call only.
 func (e *Endings) Next(visit func(*Flow)) error {
 	messages := 0
 	var failed error

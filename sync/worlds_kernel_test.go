@@ -27,7 +27,8 @@ type loudWorld struct {
 	change func(t *testing.T, w *loudCluster, i int)
 	twin   friendlyTwin
 	dear   float64 // the most CPU time that it may take, as a multiple of its twin's; 0: 2. More is for worlds with
-	// what the twin has not, though it counts for the quota: slot tables, slices with the same endpoints, lists for each port
+	// what the twin has not, though it counts for the quota: slot tables, slices with the same endpoints, lists for
+	// each port
 }
 
 // A friendlyTwin has as many frontends and endpoints as a loudWorld, and as many of them change, but in Services with

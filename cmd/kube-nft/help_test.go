@@ -28,8 +28,9 @@ func TestHelpOffersWhatMatters(t *testing.T) {
 		"migrate":          "",
 		"cleanup":          "timeout",
 		"migrate rollback": "timeout wait",
-		"get services":     "all-namespaces config family kubeconfig manifests master namespace output selector sort-by watch",
-		"status":           "output",
+		"get services": "all-namespaces config family kubeconfig manifests master namespace output selector sort-by " +
+			"watch",
+		"status": "output",
 	} {
 		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
 		if got := strings.Join(offered(help), " "); got != want || help == "" {

@@ -253,8 +253,9 @@ func TestPluginCompletes(t *testing.T) {
 	c := newPluginCluster(t, nil, "worker-1", "worker-2")
 	for words, want := range map[string]string{
 		"status ": "worker-1 worker-2", "top --node ": "worker-1 worker-2", "explain ": "worker-1 worker-2",
-		"get ": "services endpoints affinity", "get services --sort-by ": "node service frontend kind ep local policy affinity " +
-			"family verdict", "top --sort ": "new active refused name", "status -o ": "table wide json yaml",
+		"get ": "services endpoints affinity", "top --sort ": "new active refused name",
+		"get services --sort-by ": "node service frontend kind ep local policy affinity family verdict",
+		"status -o ":              "table wide json yaml",
 	} {
 		var out bytes.Buffer
 		args := append([]string{"__complete", "--kubeconfig", c.kubeconfig}, strings.Split(words, " ")...)
@@ -331,7 +332,8 @@ func TestPluginDiff(t *testing.T) {
 }
 
 // TestPluginFollows: trace, flows and top merge the documents of all nodes, pass their flags on, name a node that
-// cannot, show warnings, and end on every node when the plug-in is interrupted, or has printed as many as it was asked for.
+// cannot, show warnings, and end on every node when the plug-in is interrupted, or has printed as many as it was asked
+// for.
 func TestPluginFollows(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 58, 1, 0, time.UTC)
 	rate := 2.5

@@ -600,8 +600,8 @@ func (c *crossing) answererOf(t *testing.T, client int) (endpoint string) {
 	return endpoint
 }
 
-// TestEjectionAndAffinityInKernel: a client whose endpoint is left out is sent elsewhere, and stays there when the endpoint
-// is back; the others stay where they were.
+// TestEjectionAndAffinityInKernel: a client whose endpoint is left out is sent elsewhere, and stays there when the
+// endpoint is back; the others stay where they were.
 func TestEjectionAndAffinityInKernel(t *testing.T) {
 	c := newCrossing(t)
 	c.change = func(service *corev1.Service) { service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
@@ -654,8 +654,8 @@ func (c *crossing) awaitReturn(t *testing.T) {
 	})
 }
 
-// TestEjectionAndMaglevInKernel: with a hash, connections that had another endpoint keep it, and those of an endpoint that
-// is back have it again.
+// TestEjectionAndMaglevInKernel: with a hash, connections that had another endpoint keep it, and those of an endpoint
+// that is back have it again.
 func TestEjectionAndMaglevInKernel(t *testing.T) {
 	c := newCrossing(t)
 	asks := map[string]string{"eject": "true", "lb-algorithm": "maglev", "hash": "source-ip"}

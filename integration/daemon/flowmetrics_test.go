@@ -191,8 +191,8 @@ func TestFlowMetricsInKernel(t *testing.T) {
 	}
 }
 
-// moveAll opens a connection to each address of a family, from each place, sends n bytes or datagrams over it, and closes
-// it.
+// moveAll opens a connection to each address of a family, from each place, sends n bytes or datagrams over it, and
+// closes it.
 func (c *crossing) moveAll(t *testing.T, family int, network string, n int) (all moved, connections int) {
 	t.Helper()
 	for _, target := range c.targets() {
@@ -289,8 +289,8 @@ func endListeners(t *testing.T) (n int) {
 	return n
 }
 
-// TestSCTPInKernel: associations count, packets and bytes, and have lines of kube-nft flows. The test's packets are those that
-// open an association; nothing answers.
+// TestSCTPInKernel: associations count, packets and bytes, and have lines of kube-nft flows. The test's packets are
+// those that open an association; nothing answers.
 func TestSCTPInKernel(t *testing.T) {
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolSCTP, nil, endpointState{0, ""})
@@ -329,7 +329,8 @@ func TestSCTPInKernel(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for range associations {
-		if d := documents.next(t); d.Protocol != "sctp" || d.Sent.Packets != 1 || d.Sent.Bytes != uint64(headers+len(opening)) {
+		d := documents.next(t)
+		if d.Protocol != "sctp" || d.Sent.Packets != 1 || d.Sent.Bytes != uint64(headers+len(opening)) {
 			t.Errorf("%+v", d)
 		}
 	}

@@ -84,8 +84,9 @@ func forwarded(t *testing.T) int {
 	return n
 }
 
-// refused is how many connections the kernel could not enter into its table, and whose datagram it dropped after it had been
-// forwarded: the search for a free port to masquerade with is bounded, and fails at times when most ports are taken.
+// refused is how many connections the kernel could not enter into its table, and whose datagram it dropped after it had
+// been forwarded: the search for a free port to masquerade with is bounded, and fails at times when most ports are
+// taken.
 func refused(t *testing.T) (n int) {
 	t.Helper()
 	counts := lab.Run(t, "", "conntrack", "-S") // a line for each CPU

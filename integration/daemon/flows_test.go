@@ -56,8 +56,8 @@ func (f *endedFlows) next(t *testing.T) (d endedFlow) {
 }
 
 // TestFlowsInKernel: flows prints one line for each connection that ends, with its client's name for the Service, at
-// every address, in both families and over a restart of the daemon, and what the lines have is what clients sent and got.
-// It sets the kernel's accounting back when it is interrupted.
+// every address, in both families and over a restart of the daemon, and what the lines have is what clients sent and
+// got. It sets the kernel's accounting back when it is interrupted.
 func TestFlowsInKernel(t *testing.T) {
 	for _, tt := range []struct {
 		protocol corev1.Protocol

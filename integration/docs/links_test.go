@@ -31,7 +31,8 @@ const maxReadme = 250
 func TestLinks(t *testing.T) {
 	followed := 0
 	pages := slices.Concat(glob(t, "docs/*.md"), glob(t, "docs/decisions/*.md"), glob(t, "*.md"),
-		glob(t, "deploy/helm/*/README.md"), glob(t, "integration/results/*.md"), glob(t, "integration/packets/testdata/*/*.md"))
+		glob(t, "deploy/helm/*/README.md"), glob(t, "integration/results/*.md"),
+		glob(t, "integration/packets/testdata/*/*.md"))
 	for _, page := range pages {
 		text := fence.ReplaceAllString(readPage(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {

@@ -147,9 +147,9 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 // firewalld is the name of the table of that program.
 const firewalld = "firewalld"
 
-// remedy returns what lets connections to Services pass the chain, which is at a hook and has refused a packet. Before a
-// policy, the rules go to the end of the chain: at its top they would accept what rules of a network policy in the chain
-// refuse.
+// remedy returns what lets connections to Services pass the chain, which is at a hook and has refused a packet. Before
+// a policy, the rules go to the end of the chain: at its top they would accept what rules of a network policy in the
+// chain refuse.
 func (b *base) remedy(hook uint32, p *Packet, out *outcome) string {
 	iptables := b.family != inet && b.table == "filter" && b.name == legacyNames[hook]
 	forward := hook == unix.NF_INET_FORWARD

@@ -118,7 +118,9 @@ type place struct {
 
 // choose returns a few targets of a family that are forwarded, behind different interfaces.
 func choose(targets []Target, f nft.Family) (chosen []place) {
-	targets = slices.DeleteFunc(slices.Clone(targets), func(t Target) bool { return tracker.FamilyOf(t.Endpoint.Addr()) != f })
+	targets = slices.DeleteFunc(slices.Clone(targets), func(t Target) bool {
+		return tracker.FamilyOf(t.Endpoint.Addr()) != f
+	})
 	outside := func(t Target) int { // first
 		if t.Outside {
 			return 0

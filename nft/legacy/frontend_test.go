@@ -74,7 +74,8 @@ func withEndpoints(s legacytest.Shape, list []Frontend) []Frontend {
 	return list
 }
 
-// TestEndpointLists reads the frontends, and their endpoints, out of the rules of each backend, in both ways of reading.
+// TestEndpointLists reads the frontends, and their endpoints, out of the rules of each backend, in both ways of
+// reading.
 func TestEndpointLists(t *testing.T) {
 	for _, f := range nft.Families {
 		for _, b := range []Backend{Xtables, Compat, ProxyTables} {

@@ -104,7 +104,9 @@ func closeServers(ctx context.Context, servers []Server) error {
 
 // deleteServers deletes virtual servers, and with them what ip_vs knows of their connections.
 func deleteServers(ctx context.Context, servers []Server) error {
-	return eachServer(ctx, servers, func(c *ipvsSocket, s *Server) error { return c.change(aboutServer(ipvsDelServer, s)) })
+	return eachServer(ctx, servers, func(c *ipvsSocket, s *Server) error {
+		return c.change(aboutServer(ipvsDelServer, s))
+	})
 }
 
 // eachServer calls do for each server, with a socket.

@@ -9,9 +9,9 @@ import (
 )
 
 // Addresses of Services answer echo requests where a Service asks for that: this node itself does, by a
-// redirect. One set holds the addresses of all Services, each as long as a frontend needs it; the set and two base chains of
-// their own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at
-// each address at which it is served.
+// redirect. One set holds the addresses of all Services, each as long as a frontend needs it; the set and two base
+// chains of their own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere
+// answers at each address at which it is served.
 
 // setPing says whether the frontend's address answers echo requests: while the Service port has an endpoint on any
 // node.

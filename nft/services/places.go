@@ -238,12 +238,12 @@ func (w *listWriter) put(set, key, comment string, list places) {
 	}
 }
 
-// manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an address
-// of a load balancer and an external IP are fewer.
+// manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an
+// address of a load balancer and an external IP are fewer.
 const manyFrontends = tracker.ManyFrontends
 
-// manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has them
-// until they would be half of that, so that an endpoint that comes and goes does not move them each time. Where a hash
-// chooses, a table of manySlots or more is always shared, so that a change of its size can be staged; most tables are
-// smaller, and their Service ports share chains. Random tests lower both.
+// manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
+// them until they would be half of that, so that an endpoint that comes and goes does not move them each time. Where a
+// hash chooses, a table of manySlots or more is always shared, so that a change of its size can be staged; most tables
+// are smaller, and their Service ports share chains. Random tests lower both.
 var manyPlaces, manySlots = tracker.JointFrom, tracker.StagedSlots

@@ -194,8 +194,8 @@ func New(options Options) *Counter {
 // SetOwner says which Service has a frontend from now on; the zero Service is none. It waits for no look.
 func (c *Counter) SetOwner(at tracker.Frontend, service Service) { c.owners.set(at, service) }
 
-// SetNodePorts says at which addresses node ports are reached, sorted. Run counts from the first call on. It waits for no
-// look.
+// SetNodePorts says at which addresses node ports are reached, sorted. Run counts from the first call on. It waits for
+// no look.
 func (c *Counter) SetNodePorts(addrs []netip.Addr) {
 	c.owners.setNodePorts(addrs)
 	c.ready.Do(func() { close(c.first) })

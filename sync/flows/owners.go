@@ -10,8 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// owners know which Service has a frontend. They have a lock of their own, which nothing holds for long: the sync loop tells
-// them what it has changed, and does not wait for the counts.
+// owners know which Service has a frontend. They have a lock of their own, which nothing holds for long: the sync loop
+// tells them what it has changed, and does not wait for the counts.
 type owners struct {
 	mu        sync.RWMutex
 	at        map[tracker.Frontend]*owner

@@ -467,7 +467,9 @@ func TestDiff(t *testing.T) {
 	}
 	most := map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.2:80")}
 	frozen := withDigests("f", "one", "f", "e", "flush chain ip kube-nft services\n", most)
-	frozen.status = inspect.Status{Daemon: inspect.DaemonStatus{Problems: []string{"the running kube-nft does not answer"}}}
+	frozen.status = inspect.Status{
+		Daemon: inspect.DaemonStatus{Problems: []string{"the running kube-nft does not answer"}},
+	}
 	c := newCluster(frozen,
 		withDigests("a", "one", "f", "e", "", most), withDigests("b", "one", "f", "e", "add element ip kube-nft\n", most),
 		withDigests("c", "one", "f", "other", "", map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.3:80")}),
@@ -524,7 +526,8 @@ func TestTables(t *testing.T) {
 
 // TestTablesSorted: rows of all nodes are sorted together.
 func TestTablesSorted(t *testing.T) {
-	answers := []answer{{Node: "a", Text: "SERVICE  EP\nweb      10\ndb       2\n"}, {Node: "b", Text: "SERVICE  EP\nweb  -\n"}}
+	answers := []answer{{Node: "a", Text: "SERVICE  EP\nweb      10\ndb       2\n"},
+		{Node: "b", Text: "SERVICE  EP\nweb  -\n"}}
 	for by, want := range map[string]string{
 		"ep": "b web - a db 2 a web 10", "SERVICE": "a db 2 a web 10 b web -", "node": "a web 10 a db 2 b web -",
 	} {
@@ -541,8 +544,8 @@ func TestTablesSorted(t *testing.T) {
 	}
 }
 
-// TestLines: lines arrive whole, however they are cut. A line in many small parts is not copied again for each part, and
-// one that does not end is refused.
+// TestLines: lines arrive whole, however they are cut. A line in many small parts is not copied again for each part,
+// and one that does not end is refused.
 func TestLines(t *testing.T) {
 	const text = "one\n\nthree is longer\nfour"
 	for size := 1; size <= len(text); size++ {

@@ -103,8 +103,8 @@ type nodeDocument struct {
 // columnHead matches the head of a column, with the gap to the next one.
 var columnHead = regexp.MustCompile(`\S+(?: \S+)*(?: {2,}|$)`)
 
-// writeTables prints the tables of all nodes as one, with the node in the first column, sorted by the column with a head
-// if there is one.
+// writeTables prints the tables of all nodes as one, with the node in the first column, sorted by the column with a
+// head if there is one.
 func writeTables(w io.Writer, answers []answer, sortBy string) error {
 	var lines [][]string
 	for _, a := range answers {

@@ -116,11 +116,11 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 
 // begin is stream, but returns when ctx ends or the timeout passes while the command has not begun: a WebSocket to a
 // kubelet that does not answer cannot be interrupted.
-func (c *cluster) begin(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, out, said io.Writer) error {
+func (c *cluster) begin(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader,
+	out, said io.Writer) error {
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- c.stream(ctx, pod, args, &firstRead{Reader: stdin, called: sync.OnceFunc(func() { close(begun) })}, out, said)
-	}()
+	input := &firstRead{Reader: stdin, called: sync.OnceFunc(func() { close(begun) })}
+	go func() { ended <- c.stream(ctx, pod, args, input, out, said) }()
 	select {
 	case <-begun:
 		return <-ended

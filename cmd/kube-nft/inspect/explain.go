@@ -194,8 +194,8 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 // sourcePatience bounds how long the API server may take to say more than the rules do. The answer is there without it.
 const sourcePatience = time.Second
 
-// explainPort says of a Service port without endpoints that the Service has ready endpoints, but none with this port. The
-// usual cause is a targetPort that no pod has.
+// explainPort says of a Service port without endpoints that the Service has ready endpoints, but none with this port.
+// The usual cause is a targetPort that no pod has.
 func explainPort(ctx context.Context, c *config.Config, e *readback.Explanation) {
 	if e.Service == nil || e.TraceResult.Outcome != "reject" || len(e.Service.Endpoints()) > 0 {
 		return

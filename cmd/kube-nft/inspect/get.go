@@ -90,7 +90,8 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 	}
 	lists := []*cobra.Command{
 		s.command(reader, "services", "List frontends, with the Service that each belongs to", getServices),
-		s.command(reader, "endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
+		s.command(reader, "endpoints", "List the endpoints of each frontend, with connections if they are counted",
+			getEndpoints),
 		s.command(reader, "affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity),
 	}
 	lists[0].Aliases, lists[1].Aliases = []string{"service", "svc"}, []string{"ep"} // kubectl's short names

@@ -13,8 +13,8 @@ import (
 
 // Commands returns the commands; reader has the flags of the daemon.
 func Commands(reader *config.Reader) []*cobra.Command {
-	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), NewGet(reader), newExplain(reader), NewTrace(), NewTop(),
-		NewFlows(), newFacts()}
+	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), NewGet(reader), newExplain(reader), NewTrace(),
+		NewTop(), NewFlows(), newFacts()}
 }
 
 // inputFlag ends a command with its standard input. kubectl kube-nft sets the flag: when its terminal ends, kubectl

@@ -12,8 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
-// daemonStatus asks the daemon what the tables do not have: the Services that quotas leave out, and the endpoints that do
-// not answer. Without a daemon there is nothing in it.
+// daemonStatus asks the daemon what the tables do not have: the Services that quotas leave out, and the endpoints that
+// do not answer. Without a daemon there is nothing in it.
 func daemonStatus(ctx context.Context) *peer.Status {
 	if status, err := peer.ReadStatus(ctx, peer.Programs); err == nil {
 		return status
@@ -39,7 +39,8 @@ func ejectedText(e *peer.EjectedEndpoint, now time.Time) string {
 		e.Times, e.Since.Format(time.RFC3339))
 }
 
-// unserved lists the selected Services that quotas leave out, and the endpoints of selected Services that do not answer.
+// unserved lists the selected Services that quotas leave out, and the endpoints of selected Services that do not
+// answer.
 func (s *selection) unserved(ctx context.Context) (texts []string) {
 	status := daemonStatus(ctx)
 	for i := range status.Unserved {
