@@ -263,10 +263,23 @@ func (w *Watcher) look(ctx context.Context, now time.Time) {
 		return
 	case err == nil:
 		w.failing.Over()
-	case w.failing.Report(err.Error()):
-		w.options.Log.Warn("cannot see which endpoints do not answer; all stay in their Services", zap.Error(err))
+	default:
+		w.putBack()
+		if w.failing.Report(err.Error()) {
+			w.options.Log.Warn("cannot see which endpoints do not answer; all stay in their Services", zap.Error(err))
+		}
 	}
 	w.show()
+}
+
+// putBack puts all endpoints back: while nothing can be read, nothing would ever say that they answer again.
+func (w *Watcher) putBack() {
+	for id, s := range w.suspects {
+		if len(s.leftOut()) > 0 {
+			w.options.LeaveOut(id, nil)
+		}
+	}
+	clear(w.suspects)
 }
 
 // refresh brings suspects up to date with what was committed and with what Kubernetes says.

@@ -58,7 +58,8 @@ type world struct {
 	connect func()
 	dumps   int // of connections with an answer
 
-	affinity bool // clients keep their endpoints
+	affinity bool  // clients keep their endpoints
+	failure  error // of Visit
 	kept     map[int]netip.AddrPort
 }
 
@@ -139,6 +140,9 @@ func (w *world) open(client int) {
 func (w *world) Visit(_ context.Context, filter conntrack.Filter, _ int, visit func(*conntrack.Flow)) (bool, error) {
 	if filter.Answered {
 		w.dumps++
+	}
+	if w.failure != nil {
+		return false, w.failure
 	}
 	for _, c := range w.flows {
 		c.Status, c.TCPState = conntrack.DestinationNAT, conntrack.SYNSent
@@ -418,6 +422,32 @@ func TestKubernetesDecides(t *testing.T) {
 	w.run(30 * time.Second)
 	if len(w.found) != 1 || len(w.watcher.Endpoints()) > 0 {
 		t.Errorf("found %v, now %v", w.found, w.watcher.Endpoints())
+	}
+}
+
+// TestUnreadable: what was left out comes back when connection tracking cannot be read any more.
+func TestUnreadable(t *testing.T) {
+	w := newWorld(t, 3)
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 {
+			return never
+		}
+		return 0
+	}
+	w.connect = every(2, func() { w.open(w.IntN(20)) })
+	w.run(6 * time.Second)
+	if len(w.port.Cluster) != 2 {
+		t.Fatalf("%v: endpoint 1 does not answer", w.port.Cluster)
+	}
+	w.failure = errors.New("no buffer space available")
+	w.run(2 * time.Second)
+	if len(w.port.Cluster) != 3 || len(w.watcher.Endpoints()) > 0 {
+		t.Errorf("%v, left out %v", w.port.Cluster, w.watcher.Endpoints())
+	}
+	w.failure = nil
+	w.run(6 * time.Second)
+	if len(w.port.Cluster) != 2 {
+		t.Errorf("%v: endpoint 1 does not answer, and this can be seen again", w.port.Cluster)
 	}
 }
 
