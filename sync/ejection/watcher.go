@@ -402,14 +402,14 @@ func (w *Watcher) judge(now time.Time) {
 		before := s.leftOut()
 		s.endTerms(now)
 		for _, verdict := range s.verdicts(now) {
+			if !s.mayLeave(verdict.endpoint) {
+				continue
+			}
 			if s.out[verdict.endpoint] == nil {
 				if left[id.Namespace] >= leftOutNamespace {
 					continue
 				}
 				left[id.Namespace]++
-			}
-			if !s.mayLeave(verdict.endpoint) {
-				continue
 			}
 			o := s.leave(verdict, now)
 			if w.options.Found != nil {
