@@ -26,11 +26,15 @@ func (c *Counter) Run(ctx context.Context) {
 	}
 	backoff := retry.Backoff{Min: time.Second, Max: time.Minute}
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := c.count(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		c.report(err)
+		if time.Since(began) > lookInterval { // it had counted
+			backoff.Reset()
+		}
 		if !retry.Pause(ctx, backoff.Next()) {
 			return
 		}
