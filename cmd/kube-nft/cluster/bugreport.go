@@ -355,20 +355,47 @@ func (r *report) logs(ctx context.Context) error {
 			if previous && !restarted(pod) {
 				continue
 			}
-			text, err := r.cluster.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+			var end tail
+			log, err := r.cluster.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 				Container: container, Previous: previous, TailLines: new(int64(logLines)),
-			}).Do(ctx).Raw()
-			note := ""
-			if more := len(text) - logBytes; more > 0 {
-				text, note = text[more:], "the last MiB"
+			}).Stream(ctx)
+			if err == nil {
+				_, err = io.Copy(&end, log)
+				err = errors.Join(err, log.Close())
 			}
-			if err != nil { // text is then the API server's answer
+			end.cut()
+			text, note := end.text, ""
+			if end.long {
+				note = "the last MiB"
+			}
+			if err != nil {
 				text, note, failed = nil, "not read: "+err.Error(), err
 			}
 			r.add(rankLog, "nodes/"+r.members[i].node.Name+"/"+name, text, note)
 		}
 		return failed
 	})
+}
+
+// A tail keeps the end of what is written: a node may send a log without an end.
+type tail struct {
+	text []byte
+	long bool // there was more than logBytes
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	if t.text = append(t.text, p...); len(t.text) > 4*logBytes {
+		t.cut()
+	}
+	return len(p), nil
+}
+
+// cut leaves logBytes at most.
+func (t *tail) cut() {
+	if more := len(t.text) - logBytes; more > 0 {
+		t.text, t.long = append(t.text[:0], t.text[more:]...), true
+	}
 }
 
 // restarted reports whether a container of kube-nft has ended in the pod.

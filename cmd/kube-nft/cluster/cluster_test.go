@@ -633,6 +633,44 @@ func TestMerger(t *testing.T) {
 	})
 }
 
+// TestMergerIsBounded: long lines of a node are printed before they fill the memory, and the count of events is no
+// problem of that node.
+func TestMergerIsBounded(t *testing.T) {
+	m := &merger{form: &output.Form{Value: output.Text}, out: io.Discard, count: 3}
+	line, err := json.Marshal(&inspect.LostConnections{TypeMeta: output.Kind("LostConnections")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	line = append(line, strings.Repeat(" ", 1<<20)...)
+	for range 100 {
+		if err := m.take("a", line); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.held)<<20 > maxHeld {
+			t.Fatalf("%d lines of a MiB are held", len(m.held))
+		}
+	}
+	if err := m.flush(time.Time{}); !errors.Is(err, errEnough) || m.size != 0 {
+		t.Errorf("%v, %d bytes held", err, m.size)
+	}
+}
+
+// TestTail: of a log without an end, the last part is kept.
+func TestTail(t *testing.T) {
+	var log tail
+	for n := range 20 * logBytes / 16 {
+		fmt.Fprintf(&log, "line %10d\n", n)
+		if len(log.text) > 4*logBytes {
+			t.Fatalf("%d bytes are kept", len(log.text))
+		}
+	}
+	log.cut()
+	if want := fmt.Sprintf("line %10d\n", 20*logBytes/16-1); len(log.text) != logBytes || !log.long ||
+		!strings.HasSuffix(string(log.text), want) {
+		t.Errorf("%d bytes, long %v", len(log.text), log.long)
+	}
+}
+
 // TestBugReport: the archive has the state of all nodes, no secret and no address of a client unless it is asked for;
 // its list is true; and it does not grow beyond its bound.
 func TestBugReport(t *testing.T) {

@@ -110,8 +110,8 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 const (
 	// mergeDelay is how long an event waits for earlier ones of other nodes.
 	mergeDelay = time.Second
-	// maxHeld bounds the events that wait.
-	maxHeld = 100_000
+	// maxHeld bounds the events that wait, in bytes of their lines: about 100,000 connections.
+	maxHeld = 32 << 20
 )
 
 // errEnough ends a command that has printed as many events as it was asked for.
@@ -127,6 +127,7 @@ type merger struct {
 
 	mu     sync.Mutex
 	held   []heldEvent
+	size   int   // of the lines of held
 	failed error // no more is printed
 	begun  bool
 	shown  int
@@ -135,6 +136,7 @@ type merger struct {
 type heldEvent struct {
 	event inspect.Event
 	came  time.Time
+	size  int // of its line
 }
 
 // take holds a line of a node back.
@@ -145,11 +147,12 @@ func (m *merger) take(node string, line []byte) error {
 	}
 	event.At().Node = node
 	m.mu.Lock()
-	m.held = append(m.held, heldEvent{event, time.Now()})
-	full := len(m.held) >= maxHeld
+	m.held = append(m.held, heldEvent{event, time.Now(), len(line)})
+	m.size += len(line)
+	full := m.size >= maxHeld
 	m.mu.Unlock()
 	if full {
-		return m.flush(time.Time{})
+		_ = m.flush(time.Time{}) // printLate sees the error, which is not the node's
 	}
 	return nil
 }
@@ -181,6 +184,7 @@ func (m *merger) flush(before time.Time) error {
 		n--
 	}
 	for _, h := range m.held[:n] {
+		m.size -= h.size
 		if m.failed == nil {
 			m.failed = m.print(h.event)
 		}
