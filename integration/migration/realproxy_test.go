@@ -24,16 +24,19 @@ var (
 	churnTime = flag.Duration("churn", time.Minute, "how long the cluster changes, of TestShadowBesideKubeProxy")
 )
 
-// TestShadowBesideKubeProxy runs the shadow mode beside a real kube-proxy, in its nftables and its iptables mode, while
-// Services and endpoints change five times a second: no difference may last. Then ten elements are deleted from
-// kube-proxy's maps, and each has to be named.
+// TestShadowBesideKubeProxy runs the shadow mode beside a real kube-proxy, in each of its modes, while Services and
+// endpoints change five times a second: no difference may last. Then ten frontends are deleted from kube-proxy's maps, or
+// from ip_vs, and each has to be named.
 func TestShadowBesideKubeProxy(t *testing.T) {
 	if *kubeProxy == "" {
 		t.Skip("it needs -kube-proxy PROGRAM")
 	}
-	for _, mode := range []string{"nftables", "iptables"} {
+	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			if mode == "ipvs" {
+				requireIPVS(t)
+			}
 			newMigrationNet(t)
 			m := &migration{shapes: shapesOf(100), binary: lab.Program(t)}
 			server, _ := m.serveAPI(t, t.TempDir())
@@ -69,8 +72,8 @@ func TestShadowBesideKubeProxy(t *testing.T) {
 			m.awaitDifferences(t)
 			t.Logf("%d changes, %d comparisons, %d frontends at first, %.3f s each", changes, looks, first.Frontends,
 				first.Seconds)
-			if mode == "nftables" {
-				m.plant(t, server)
+			if mode != "iptables" {
+				m.plant(t, server, mode)
 			}
 		})
 	}
@@ -98,8 +101,8 @@ func (m *migration) change(server *apiserver.Server) {
 	server.Apply(service, slice)
 }
 
-// plant restores the cluster, and deletes frontends of ten Services from kube-proxy's maps.
-func (m *migration) plant(t *testing.T, server *apiserver.Server) {
+// plant restores the cluster, and deletes frontends of ten Services from what kube-proxy has in the kernel.
+func (m *migration) plant(t *testing.T, server *apiserver.Server, mode string) {
 	t.Helper()
 	for _, object := range migrationObjects(m.shapes)[1:] {
 		switch object := object.(type) {
@@ -114,17 +117,28 @@ func (m *migration) plant(t *testing.T, server *apiserver.Server) {
 	for i := range m.shapes[0].Services {
 		if s := &m.shapes[0]; !s.Refused(i) && !s.Affine(i) && len(want) < 10 {
 			at := netip.AddrPortFrom(s.ClusterIP(i), 80)
-			commands = append(commands,
-				fmt.Sprintf("delete element ip kube-proxy service-ips { %s . %s . 80 }", at.Addr(), s.Protocol(i)))
+			switch {
+			case mode == "nftables":
+				commands = append(commands,
+					fmt.Sprintf("delete element ip kube-proxy service-ips { %s . %s . 80 }", at.Addr(), s.Protocol(i)))
+			case s.Protocol(i) == "udp":
+				commands = append(commands, fmt.Sprintf("-D -u %s", at))
+			default:
+				commands = append(commands, fmt.Sprintf("-D -t %s", at))
+			}
 			want = append(want, fmt.Sprintf("only-kube-nft: %s/%s of shop/service-ip-%d:http", at, s.Protocol(i), i))
 		}
 	}
 	file := filepath.Join(t.TempDir(), "commands")
-	if err := os.WriteFile(file, []byte(strings.Join(commands, "\n")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Join(commands, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lab.Eventually(t, "all Services in kube-proxy's map", func() bool {
-		_, err := lab.Execute("nft", "-f", file)
+	remove := []string{"nft", "-f", file}
+	if mode == "ipvs" {
+		remove = []string{"sh", "-ec", "while read -r server; do ipvsadm $server; done <" + file}
+	}
+	lab.Eventually(t, "all Services in what kube-proxy has", func() bool {
+		_, err := lab.Execute(remove...)
 		return err == nil
 	})
 	began := time.Now()
