@@ -336,6 +336,7 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 func MergeTops(byNode map[string]*Top) *Top {
 	all := &Top{TypeMeta: output.Kind("Top"), Counted: true, Complete: true, New: new(float64), Services: []*TopService{},
 		Refused: make(map[string]float64), RefusedTotal: make(map[string]uint64), Nodes: len(byNode)}
+	ejected := make(map[[4]string]bool)
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		l := byNode[node]
 		if l.Time.After(all.Time) {
@@ -353,15 +354,17 @@ func MergeTops(byNode map[string]*Top) *Top {
 			all.RefusedTotal[cause] += n
 		}
 		for _, s := range l.Services {
+			if s == nil { // not from kube-nft
+				continue
+			}
 			row := *s
 			row.Node = node
 			all.Services = append(all.Services, &row)
 		}
 		for _, e := range l.Ejected { // most nodes find the same ones
-			same := func(o peer.EjectedEndpoint) bool {
-				return o.Namespace == e.Namespace && o.Name == e.Name && o.Port == e.Port && o.Endpoint == e.Endpoint
-			}
-			if !slices.ContainsFunc(all.Ejected, same) {
+			id := [...]string{e.Namespace, e.Name, e.Port, e.Endpoint.String()}
+			if !ejected[id] {
+				ejected[id] = true
 				all.Ejected = append(all.Ejected, e)
 			}
 		}
