@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -277,10 +276,4 @@ func (rows checks) group(level migrate.Level) (groups []checkGroup) {
 const shownNodes = 10
 
 // some names nodes, and counts the rest.
-func some(nodes []string) string {
-	shown := strings.Join(nodes[:min(len(nodes), shownNodes)], ", ")
-	if more := len(nodes) - shownNodes; more > 0 {
-		shown += " and " + strconv.Itoa(more) + " more"
-	}
-	return shown
-}
+func some(nodes []string) string { return legacy.Some(nodes, shownNodes, ", ") }

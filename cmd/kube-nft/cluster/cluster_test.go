@@ -801,12 +801,12 @@ func unpack(t *testing.T, packed io.Reader) map[string]string {
 	}
 }
 
-// TestWarnings: what several nodes warn of is one line, and names five of them.
+// TestWarnings: what several nodes warn of is one line, and names ten of them.
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		w := warnings{out: &out}
-		for _, node := range []string{"g", "b", "c", "d", "e", "f", "a"} {
+		for _, node := range []string{"g", "b", "c", "d", "e", "f", "a", "l", "k", "j", "i", "h"} {
 			w.add(node, "full")
 		}
 		w.add("b", "empty")
@@ -814,7 +814,7 @@ func TestWarnings(t *testing.T) {
 		synctest.Wait()
 		w.add("h", "full")
 		w.flush()
-		const want = "b: warning: empty\na, b, c, d, e, and 2 more: warning: full\nh: warning: full\n"
+		const want = "b: warning: empty\na, b, c, d, e, f, g, h, i, j, and 2 more: warning: full\nh: warning: full\n"
 		lines := strings.SplitAfter(out.String(), "\n")
 		slices.Sort(lines[:2]) // both were due
 		slices.Reverse(lines[:2])

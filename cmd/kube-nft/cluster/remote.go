@@ -204,14 +204,9 @@ func (w *warnings) flush() {
 }
 
 func (w *warnings) print(text string) {
-	const named = 5
 	nodes := slices.Sorted(slices.Values(w.nodes[text]))
 	delete(w.nodes, text)
-	switch more := len(nodes) - named; {
-	case len(nodes) == 0:
-		return
-	case more > 0:
-		nodes = append(nodes[:named], fmt.Sprintf("and %d more", more))
+	if len(nodes) > 0 {
+		fmt.Fprintf(w.out, "%s: warning: %s\n", some(nodes), text)
 	}
-	fmt.Fprintf(w.out, "%s: warning: %s\n", strings.Join(nodes, ", "), text)
 }
