@@ -222,7 +222,7 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // clear forgets what was found: no port asks any more.
 func (w *Watcher) clear() {
-	clear(w.suspects)
+	w.putBack()
 	w.show()
 }
 
@@ -275,11 +275,16 @@ func (w *Watcher) look(ctx context.Context, now time.Time) {
 // putBack puts all endpoints back: while nothing can be read, nothing would ever say that they answer again.
 func (w *Watcher) putBack() {
 	for id, s := range w.suspects {
-		if len(s.leftOut()) > 0 {
-			w.options.LeaveOut(id, nil)
-		}
+		w.forget(id, s)
 	}
-	clear(w.suspects)
+}
+
+// forget forgets a suspect, and puts its endpoints back: the port may come again.
+func (w *Watcher) forget(id tracker.PortID, s *suspect) {
+	if len(s.leftOut()) > 0 {
+		w.options.LeaveOut(id, nil)
+	}
+	delete(w.suspects, id)
 }
 
 // refresh brings suspects up to date with what was committed and with what Kubernetes says.
@@ -289,7 +294,7 @@ func (w *Watcher) refresh() {
 		port := w.ports[id]
 		w.mu.RUnlock()
 		if port == nil {
-			delete(w.suspects, id)
+			w.forget(id, s)
 			continue
 		}
 		s.port = port

@@ -451,6 +451,40 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
+// TestPortComesAgain: a port that was away for a while has all its endpoints.
+func TestPortComesAgain(t *testing.T) {
+	w := newWorld(t, 3)
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 {
+			return never
+		}
+		return 0
+	}
+	w.connect = every(2, func() { w.open(w.IntN(20)) })
+	w.run(6 * time.Second)
+	if len(w.port.Cluster) != 2 {
+		t.Fatalf("%v: endpoint 1 does not answer", w.port.Cluster)
+	}
+	w.connect = func() {}
+	if err := w.tracker.SetService(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
+			Annotations: map[string]string{"kube-nft.io/eject": "true"}},
+		Spec: corev1.ServiceSpec{ClusterIP: clusterIP.String(), ClusterIPs: []string{clusterIP.String()},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports:      []corev1.ServicePort{{Name: "other", Protocol: "TCP", Port: 80}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.commit()
+	w.run(2 * time.Second)
+	w.publish(3)
+	w.commit()
+	w.run(2 * time.Second)
+	if len(w.port.Cluster) != 3 {
+		t.Errorf("%v: the port is new", w.port.Cluster)
+	}
+}
+
 // TestConnectionsAreSaved: connections that wait for an endpoint that is left out go to another one.
 func TestConnectionsAreSaved(t *testing.T) {
 	w := newWorld(t, 3)
