@@ -25,8 +25,8 @@ var (
 )
 
 // TestShadowBesideKubeProxy runs the shadow mode beside a real kube-proxy, in each of its modes, while Services and
-// endpoints change five times a second: no difference may last. Then ten frontends are deleted from kube-proxy's maps, or
-// from ip_vs, and each has to be named.
+// endpoints change five times a second: no difference may last. Then ten frontends are deleted from kube-proxy's maps,
+// or from ip_vs, and each has to be named.
 func TestShadowBesideKubeProxy(t *testing.T) {
 	if *kubeProxy == "" {
 		t.Skip("it needs -kube-proxy PROGRAM")
