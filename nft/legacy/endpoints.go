@@ -114,7 +114,7 @@ func (r *chainReader) lists(name string) (l Lists) {
 			case localRole:
 				l.Local = r.endpoints(rule.target)
 			case externalRole: // from the chain that checks source ranges
-				if rule.target != name && !strings.HasPrefix(rule.target, "KUBE-FW-") {
+				if strings.HasPrefix(name, "KUBE-FW-") && !strings.HasPrefix(rule.target, "KUBE-FW-") {
 					return r.lists(rule.target)
 				}
 			case endpointRole: // before Kubernetes 1.24
