@@ -4,7 +4,7 @@
 //	watcher := ejection.New(ejection.Options{...})
 //	go watcher.Run(ctx)
 //	...
-//	watcher.Committed(&delta)
+//	watcher.Committed(&delta, nodePorts)
 //
 // It only watches what connection tracking knows of translated connections: their first packet is a SYN; their entry
 // says whether anything came back. While a Service port asks for it (tracker.Settings.Eject), a Watcher looks once a
@@ -94,7 +94,8 @@ type Watcher struct {
 	mu        sync.RWMutex
 	ports     map[tracker.PortID]*tracker.ServicePort // those that ask for it, as committed
 	frontends map[tracker.Frontend]tracker.PortID
-	found     []Endpoint // what Endpoints returns
+	nodePorts []netip.Addr // where node ports are reached, sorted
+	found     []Endpoint   // what Endpoints returns
 
 	// Run's goroutine owns the fields below.
 	table    Table // nil: not opened
@@ -114,10 +115,12 @@ func New(options Options) *Watcher {
 	}
 }
 
-// Committed takes in what a commit has changed. It does not block.
-func (w *Watcher) Committed(delta *tracker.Delta) {
+// Committed takes in what a commit has changed, and at which addresses node ports are reached, sorted. It does not
+// block.
+func (w *Watcher) Committed(delta *tracker.Delta, nodePorts []netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.nodePorts = nodePorts
 	look := false
 	for id := range delta.Removed {
 		w.set(id, nil)
@@ -176,7 +179,10 @@ func (w *Watcher) portOf(flow *conntrack.Flow) *tracker.ServicePort {
 	defer w.mu.RUnlock()
 	id, ok := w.frontends[tracker.Frontend{Address: to.Addr(), Protocol: tracker.TCP, Port: to.Port()}]
 	if !ok {
-		id, ok = w.frontends[tracker.NodePort(flow.Family, tracker.TCP, to.Port())]
+		// Another Service that asks for nothing may have this port at its own addresses, and lead to the same endpoints.
+		if _, node := slices.BinarySearchFunc(w.nodePorts, to.Addr(), netip.Addr.Compare); node {
+			id, ok = w.frontends[tracker.NodePort(flow.Family, tracker.TCP, to.Port())]
+		}
 	}
 	if !ok {
 		return nil

@@ -110,7 +110,7 @@ func (w *world) commit() {
 	if p := d.Changed[webPort]; p != nil {
 		w.port = p
 	}
-	w.watcher.Committed(&d)
+	w.watcher.Committed(&d, nil)
 }
 
 // open makes a client connect.
@@ -513,6 +513,27 @@ func TestAnswersAreReadOnSuspicion(t *testing.T) {
 	}
 }
 
+// TestNodePortOfNode: connections to the number of a node port count where node ports are reached only. At other
+// addresses, another Service may have that number, and lead to endpoints of this one.
+func TestNodePortOfNode(t *testing.T) {
+	node, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.96.7.1")
+	for _, tt := range []struct {
+		at   netip.Addr
+		port uint16
+		want bool
+	}{{clusterIP, 80, true}, {node, 30080, true}, {node, 80, false}, {other, 30080, false}, {clusterIP, 30080, false}} {
+		w := New(Options{})
+		port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
+			Settings: tracker.Settings{Eject: true}}
+		w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}}, []netip.Addr{node})
+		flow := &conntrack.Flow{Family: tracker.IPv4}
+		flow.Original = conntrack.Tuple{Destination: netip.AddrPortFrom(tt.at, tt.port), Protocol: tracker.TCP}
+		if got := w.portOf(flow) != nil; got != tt.want {
+			t.Errorf("a connection to %v port %d counts: %v, want %v", tt.at, tt.port, got, tt.want)
+		}
+	}
+}
+
 // TestFloodIsBounded: connections without an answer take bounded memory, and those of one namespace leave room.
 func TestFloodIsBounded(t *testing.T) {
 	w := newWorld(t, 3)
@@ -566,7 +587,7 @@ func TestShareOfTime(t *testing.T) {
 				udp.ID.Protocol, udp.Settings.Eject = tracker.UDP, true
 				go func() {
 					time.Sleep(time.Millisecond)
-					w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, udp.ID: &udp}})
+					w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, udp.ID: &udp}}, nil)
 				}()
 				w.Run(ctx)
 				if table.visits != tt.visits {
@@ -629,7 +650,7 @@ func newCrowd(services int) (*Watcher, *crowd, *tracker.Delta) {
 func TestManyServicesAsk(t *testing.T) {
 	const services = 10_000
 	w, table, delta := newCrowd(services)
-	w.Committed(delta)
+	w.Committed(delta, nil)
 	now := time.Now()
 	for n := range 3 {
 		w.look(t.Context(), now.Add(time.Duration(n)*lookInterval))
@@ -643,7 +664,7 @@ func TestManyServicesAsk(t *testing.T) {
 // kernel's part.
 func BenchmarkLook10000Services(b *testing.B) {
 	w, _, delta := newCrowd(10_000)
-	w.Committed(delta)
+	w.Committed(delta, nil)
 	now := time.Now()
 	w.look(b.Context(), now)
 	b.ReportAllocs()
@@ -659,7 +680,7 @@ func BenchmarkNotAsked(b *testing.B) {
 	for _, port := range delta.Changed {
 		port.Settings.Eject = false
 	}
-	w.Committed(delta)
+	w.Committed(delta, nil)
 	one := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
 	for id, port := range delta.Changed {
 		one.Changed[id] = port
@@ -667,6 +688,6 @@ func BenchmarkNotAsked(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		w.Committed(one)
+		w.Committed(one, nil)
 	}
 }

@@ -57,7 +57,7 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	}
 	d.sample.follow(&r.Delta)
 	d.localhost.committed(r.Delta)
-	d.ejection.Committed(&r.Delta)
+	d.ejection.Committed(&r.Delta, r.NodePorts)
 	if d.flows != nil {
 		d.flows.SetNodePorts(r.NodePorts)
 	}
