@@ -31,7 +31,7 @@ type suspect struct {
 type client struct {
 	answered bool   // by any endpoint, at any time that connection tracking remembers
 	newly    places // endpoints that have answered a new connection
-	waits    []netip.AddrPort
+	waits    places // endpoints that it waits for, and that answer others
 }
 
 // places are two endpoints, or fewer: enough to know whether there is another one than a certain endpoint.
@@ -193,16 +193,15 @@ func (s *suspect) begin() {
 	}
 	before := s.clients
 	s.clients = make(map[netip.Addr]*client)
-	for id, known := range s.syns {
-		c := s.clients[known.client]
-		if c == nil {
-			c = new(client)
-			if earlier := before[known.client]; earlier != nil {
-				c.newly = earlier.newly
-			}
-			s.clients[known.client] = c
+	for _, known := range s.syns {
+		if s.clients[known.client] != nil {
+			continue
 		}
-		c.waits = append(c.waits, id.endpoint)
+		c := new(client)
+		if earlier := before[known.client]; earlier != nil {
+			c.newly = earlier.newly
+		}
+		s.clients[known.client] = c
 	}
 }
 
@@ -210,6 +209,11 @@ func (s *suspect) end(complete bool) {
 	slices.Sort(s.reading)
 	s.known, s.reading = s.reading, s.known
 	s.compares = complete
+	for id, known := range s.syns {
+		if !s.answered[id.endpoint].IsZero() {
+			s.clients[known.client].waits.add(id.endpoint)
+		}
+	}
 }
 
 // close forgets what is known of answers.
@@ -248,8 +252,7 @@ func (s *suspect) answer(flow *conntrack.Flow, now time.Time) {
 // endpoint that answers others. Else it may be a client that a policy blocks.
 func (s *suspect) admitted(from netip.Addr, endpoint netip.AddrPort) bool {
 	c := s.clients[from]
-	return c != nil && (c.newly.other(endpoint) || c.answered &&
-		!slices.ContainsFunc(c.waits, func(ep netip.AddrPort) bool { return ep != endpoint && !s.answered[ep].IsZero() }))
+	return c != nil && (c.newly.other(endpoint) || c.answered && !c.waits.other(endpoint))
 }
 
 // A verdict is that an endpoint does not answer.

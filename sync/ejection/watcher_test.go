@@ -691,3 +691,29 @@ func BenchmarkNotAsked(b *testing.B) {
 		w.Committed(one, nil)
 	}
 }
+
+// BenchmarkLookOneClient is a look at a flood of one client: as many connections as are kept of a port wait, each for
+// another endpoint, while another client is answered.
+func BenchmarkLookOneClient(b *testing.B) {
+	w, table, delta := newCrowd(1)
+	for _, port := range delta.Changed {
+		for n := range mostOfPort {
+			port.Cluster = append(port.Cluster, endpointAt(n+3))
+			f := *table.flows[0]
+			f.ID, f.Original.Source, f.Reply.Source = uint32(n+3), netip.AddrPortFrom(clientAt(1), uint16(n+1)), endpointAt(n+3)
+			table.flows = append(table.flows, &f)
+		}
+	}
+	w.Committed(delta, nil)
+	now := time.Now()
+	for n := range 3 {
+		w.look(b.Context(), now.Add(time.Duration(n)*lookInterval))
+	}
+	now = now.Add(2 * lookInterval)
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(time.Microsecond)
+		table.flows[2].ID += 10_000
+		w.look(b.Context(), now)
+	}
+}
