@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,19 +20,34 @@ import (
 // A timed kernel measures commits.
 type timed struct {
 	*kernel.Client
-	before   func()
+	before func()
+
+	mu       sync.Mutex
 	commits  int
 	elements int // the most of one commit
 	longest  time.Duration
 }
 
 func (k *timed) Commit(ctx context.Context, batch nft.Batch) error {
+	k.mu.Lock()
 	k.commits++
+	k.mu.Unlock()
 	k.before()
 	began := time.Now()
 	err := k.Client.Commit(ctx, batch)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.longest, k.elements = max(k.longest, time.Since(began)), max(k.elements, batch.ElementCount())
 	return err
+}
+
+// measured returns what was measured since the last call, for tests whose loop goes on.
+func (k *timed) measured() (commits, elements int, longest time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	commits, elements, longest = k.commits, k.elements, k.longest
+	k.commits, k.elements, k.longest = 0, 0, 0
+	return commits, elements, longest
 }
 
 // TestLargeDifferenceAtStart starts a loop over the tables of an earlier one, after all endpoints of 2,000 Services
