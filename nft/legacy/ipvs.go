@@ -47,7 +47,7 @@ func findDevice() (netlink.Link, map[netip.Addr]bool, error) {
 	if err != nil || link.Type() != "dummy" {
 		return nil, nil, err
 	}
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	list, err := addressesOf(link)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,6 +58,17 @@ func findDevice() (netlink.Link, map[netip.Addr]bool, error) {
 		}
 	}
 	return link, addrs, nil
+}
+
+// addressesOf lists the addresses of an interface, or of all. Where they change meanwhile, it lists them again.
+func addressesOf(link netlink.Link) (list []netlink.Addr, err error) {
+	for range 10 {
+		list, err = netlink.AddrList(link, netlink.FAMILY_ALL)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
 }
 
 // ServiceAddresses returns the addresses of kube-ipvs0.
@@ -72,7 +83,7 @@ func ServiceAddresses() (map[netip.Addr]bool, error) {
 // InterfaceAddresses returns the addresses of the interfaces of this network namespace, sorted. Those of kube-ipvs0,
 // where kube-proxy's IPVS mode has the addresses of Services, are not the node's.
 func InterfaceAddresses() ([]netip.Addr, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	list, err := addressesOf(nil)
 	if err != nil {
 		return nil, fmt.Errorf("list interface addresses: %w", err)
 	}
