@@ -138,7 +138,7 @@ scale: build ## measure clusters of up to 30,000 Services next to the kernel's f
 
 # Of compare. They have commas, which end an argument of a function of make.
 MODES ?= nftables,iptables
-SIZES ?= 1000x4,5000x4,10000x4
+SIZES ?= 100x4,1000x4,5000x4,10000x4,30000x4
 compare: build ## kube-nft, PEER=PROGRAM (a kube-proxy) in its MODES (nftables,iptables), and a static map, in clusters of SIZES for TIME each; writes to OUT if set (root, nft)
 	PATH="$$PATH:/usr/sbin" $(GO) run ./integration/scale -binary $(BIN) -parts compare -peer "$(PEER)" -modes $(MODES) \
 	  -sizes $(SIZES) -churn $(or $(TIME),10s) -patience $(or $(PATIENCE),5m) -out "$(OUT)"

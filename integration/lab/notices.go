@@ -95,8 +95,8 @@ func each(data []byte, f func(*netlink.AttributeDecoder)) {
 // Notices listen to what is committed to nf_tables in a namespace.
 type Notices struct{ conn *netlink.Conn }
 
-// noticeBuffer holds unread notifications: a million elements.
-const noticeBuffer = 64 << 20
+// noticeBuffer holds unread notifications: several million elements, or a million rules.
+const noticeBuffer = 512 << 20
 
 // Listen listens in the namespace of the calling thread.
 func Listen() (*Notices, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
@@ -17,9 +18,10 @@ import (
 // A routedLive is a live cluster whose client and endpoints are beyond the node, in namespaces of their own.
 type routedLive struct {
 	*live
-	client   *lab.Namespace
-	empty    int                   // Services without endpoints that were added
-	replaced map[[2]int]netip.Addr // the endpoint that took the last place of a slice of a Service
+	client       *lab.Namespace
+	empty        int                   // Services without endpoints that were added
+	replacements int                   // endpoints that were replaced one by one
+	replaced     map[[2]int]netip.Addr // the endpoint that took the last place of a slice of a Service
 }
 
 // Devices of the node and of both sides. The client's address is one of a pod, so that nothing is masqueraded. No
@@ -217,23 +219,28 @@ func (c *churn) close() error {
 	return <-c.ended
 }
 
-// replace puts an endpoint of a new address into the place of the last one of a slice.
+// replace puts an endpoint of a new address into the place of another one.
 func (c *churn) replace(int) {
-	at := c.l.at
-	service := c.random.IntN(at.services)
-	addrs := at.endpointsOf(service)
-	part := c.random.IntN((len(addrs) + perSlice - 1) / perSlice)
+	slice, gone, _ := c.l.replacement(c.random)
+	c.l.server.Apply(slice)
+	c.left <- departed{gone, time.Now()}
+}
+
+// replacement is a slice, chosen at random, with an endpoint of a new address in the place of its last one.
+func (l *routedLive) replacement(random *rand.Rand) (slice *discoveryv1.EndpointSlice, gone, came netip.Addr) {
+	service := random.IntN(l.at.services)
+	addrs := l.at.endpointsOf(service)
+	part := random.IntN((len(addrs) + perSlice - 1) / perSlice)
 	addrs = addrs[part*perSlice : min(len(addrs), (part+1)*perSlice)]
 	last := &addrs[len(addrs)-1]
 	place := [2]int{service, part}
-	gone := *last
-	if before, ok := c.l.replaced[place]; ok {
+	gone = *last
+	if before, ok := l.replaced[place]; ok {
 		gone = before
 	}
-	*last = c.l.fresh.next()
-	c.l.replaced[place] = *last
-	c.l.server.Apply(newSlice(serviceName(service), part, addrs))
-	c.left <- departed{gone, time.Now()}
+	*last = l.fresh.next()
+	l.replaced[place] = *last
+	return newSlice(serviceName(service), part, addrs), gone, *last
 }
 
 // stopDeparted lets endpoints refuse connections, several at a time: each time is a program that runs.

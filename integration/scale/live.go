@@ -203,17 +203,14 @@ func (l *live) answers(to netip.AddrPort) error {
 			default:
 			}
 		}
-		return tooLate{to, patience}
+		return tooLate(fmt.Sprintf("%s does not answer within %s", to, patience))
 	})
 }
 
-// tooLate says that a Service did not answer.
-type tooLate struct {
-	to     netip.AddrPort
-	within time.Duration
-}
+// tooLate says what did not happen within the patience.
+type tooLate string
 
-func (e tooLate) Error() string { return fmt.Sprintf("%s does not answer within %s", e.to, e.within) }
+func (e tooLate) Error() string { return string(e) }
 
 // replace puts a fresh endpoint in the place of the last one of Service i.
 func (l *live) replace(i int) netip.Addr {

@@ -88,14 +88,8 @@ func (o *options) run() error {
 			}
 			worst.writeTable(os.Stdout)
 		case "compare":
-			trial, err := o.compare(os.Stdout)
-			if err != nil {
+			if err := o.compare(os.Stdout); err != nil {
 				return err
-			}
-			if o.out != "" {
-				if err := trial.write(o.out, os.Args); err != nil {
-					return err
-				}
 			}
 		default:
 			return fmt.Errorf("-parts %q: want sizes, worst or compare", o.parts)

@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestParseSizes(t *testing.T) {
@@ -102,5 +105,39 @@ func TestQuantile(t *testing.T) {
 	list := []time.Duration{5, 1, 4, 2, 3}
 	if quantile(list, 0.5) != 3 || quantile(list, 0.99) != 5 || least(list) != 1 {
 		t.Errorf("median %d, p99 %d, least %d", quantile(list, 0.5), quantile(list, 0.99), least(list))
+	}
+}
+
+// TestProgramsOfProxy looks at a proxy that runs programs: its own CPU time and memory are next to nothing.
+func TestProgramsOfProxy(t *testing.T) {
+	p, err := lab.StartProcess("sh", "-c",
+		"i=0; ( while [ $i -lt 100000 ]; do i=$((i+1)); done ); echo >&2 counted; "+
+			"sleep 1000 & wait")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &measured{Process: p, killed: true}
+	p.AwaitLog(t, "counted")
+	if used, err := m.cpu(); used < 5*tick || err != nil {
+		t.Errorf("its programs have used %s of CPU time; %v", used, err)
+	}
+	for len(m.children()) == 0 {
+		time.Sleep(tick)
+	}
+	child := m.children()[0]
+	own, err := m.memory("VmRSS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	highest := m.watchMemory()
+	time.Sleep(10 * tick)
+	if sum := highest(); sum <= own {
+		t.Errorf("%.0f bytes with its programs, %.0f without", sum, own)
+	}
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", child)); err == nil {
+		t.Error("its program goes on")
 	}
 }

@@ -20,12 +20,13 @@ import (
 type series struct {
 	name  string
 	floor bool
-	y     []float64 // seconds, one for each x of the chart; NaN: not measured
+	y     []float64 // one for each x of the chart; NaN: not measured
 }
 
-// A chart shows durations by number of Services, both axes logarithmic.
+// A chart shows durations by number of Services, both axes logarithmic; or other numbers, from zero.
 type chart struct {
 	title  string
+	linear bool      // the numbers are no durations
 	x      []float64 // numbers of Services, above zero; at least one
 	series []series
 }
@@ -48,8 +49,10 @@ var (
 func (c *chart) write(path string) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text = c.title, "Services"
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.ConstantTicks(c.sizeTicks()), plot.TickerFunc(durationTicks)
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.ConstantTicks(c.sizeTicks())
+	if !c.linear {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(durationTicks)
+	}
 	p.BackgroundColor = color.White
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.YOffs, p.Legend.XOffs = -2*vg.Millimeter, 3*vg.Millimeter
@@ -77,7 +80,7 @@ func (c *chart) write(path string) error {
 func (c *chart) add(p *plot.Plot, s series, style color.Color, dashes []vg.Length) error {
 	var points plotter.XYs
 	for i, y := range s.y {
-		if !math.IsNaN(y) && y > 0 {
+		if y > 0 || c.linear && y == 0 {
 			points = append(points, plotter.XY{X: c.x[i], Y: y})
 		}
 	}
@@ -95,7 +98,7 @@ func (c *chart) add(p *plot.Plot, s series, style color.Color, dashes []vg.Lengt
 	return nil
 }
 
-// bounds are the next powers of ten around all points, and room for the legend above.
+// bounds are the next powers of ten around all points, or zero and the highest, and room for the legend above.
 func (c *chart) bounds() (low, high float64) {
 	low, high = math.Inf(1), 0
 	for _, s := range c.series {
@@ -105,8 +108,11 @@ func (c *chart) bounds() (low, high float64) {
 			}
 		}
 	}
-	if high == 0 {
+	switch {
+	case high == 0:
 		return 1e-3, 1
+	case c.linear:
+		return 0, 1.5 * high
 	}
 	return math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high))+1)
 }

@@ -46,10 +46,19 @@ var figures = []figure{
 }
 
 // comparisons are charts of a row of make compare, with a line for each contender.
-var comparisons = []struct{ file, title, row string }{
-	{"compare-start.svg", "Start: until the last Service answers", "start, until the last Service answers"},
+var comparisons = []struct {
+	file, title, row string
+	linear           bool
+}{
+	{"compare-start.svg", "Start: until the last Service answers", "start, until the last Service answers", false},
 	{"compare-endpoint.svg", "A Service gets its first endpoint: until a client reaches it",
-		"first endpoint of a Service, until a client reaches it, median"},
+		"first endpoint of a Service, until a client reaches it, median", false},
+	{"compare-rate.svg", "Connections in a second of the clients' CPU time, to Services chosen at random",
+		"connections in a second of the clients' CPU time", true},
+	{"compare-connect.svg", "Connect to a Service chosen at random, 99th percentile", "connect, p99", false},
+	{"compare-change.svg", "The same while 200 endpoints a second change", "connect under change, p99", false},
+	{"compare-failed.svg", "Connects that fail while 200 endpoints a second change, of a million",
+		"connects that failed under change, of a million", true},
 }
 
 func main() {
@@ -89,7 +98,7 @@ func compare(dir string) error {
 		return err
 	}
 	for _, f := range comparisons {
-		c := chart{title: f.title, x: r.services}
+		c := chart{title: f.title, x: r.services, linear: f.linear}
 		for _, row := range slices.Sorted(maps.Keys(r.rows)) {
 			if contender, ok := strings.CutPrefix(row, benchName(f.row)+"-"); ok {
 				c.series = append(c.series, r.series(contender, row, false))
@@ -115,7 +124,7 @@ func readFile(path string) (*results, error) {
 	return r, nil
 }
 
-// results are the durations in seconds, by row and number of Services.
+// results are the numbers by row and number of Services, durations in seconds.
 type results struct {
 	services []float64
 	rows     map[string]map[float64]float64
@@ -134,7 +143,7 @@ func (r *results) series(name, row string, floor bool) series {
 	return s
 }
 
-// read takes the durations of the clusters that have as many endpoints to a Service as the first
+// read takes the numbers of the clusters that have as many endpoints to a Service as the first
 // one: an axis has room for one number.
 func read(from io.Reader) (*results, error) {
 	r := &results{rows: make(map[string]map[float64]float64)}
@@ -161,12 +170,10 @@ func read(from io.Reader) (*results, error) {
 		if !slices.Contains(r.services, services) {
 			r.services = append(r.services, services)
 		}
-		if unit == "sec" { // per op, which comes after another slash
-			if r.rows[name] == nil {
-				r.rows[name] = make(map[float64]float64)
-			}
-			r.rows[name][services] = value
+		if r.rows[name] == nil {
+			r.rows[name] = make(map[float64]float64)
 		}
+		r.rows[name][services] = value
 	}
 	return r, lines.Err()
 }
