@@ -46,6 +46,15 @@ var firewalls = []firewall{
 		"iptables-legacy -A FORWARD -i pods -j ACCEPT; iptables-legacy -A FORWARD -o pods -j ACCEPT"},
 	{"pod CIDR, as ufw route allow", "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD " + answers,
 		"table ip filter, chain FORWARD: its policy", "iptables-nft -A FORWARD -d 10.244.0.0/16 -j ACCEPT"},
+	{"the CNI plug-in firewall", "ip route add default via 192.168.0.9; iptables-legacy -P FORWARD DROP; " +
+		"for pod in 10.244.0.11 10.244.0.12 10.244.0.13; do " +
+		"iptables-legacy -A FORWARD -d $pod " + answers + "; iptables-legacy -A FORWARD -s $pod -j ACCEPT; done",
+		"legacy iptables table filter, chain FORWARD: its policy refuses 3 of 6 kinds of connections to endpoints, " +
+			"such as a masqueraded client by client",
+		"iptables-legacy -A FORWARD " + translated},
+	{"marks of connections", "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -m connmark --mark 1 -j ACCEPT",
+		"table ip filter, chain FORWARD: its policy", "iptables-nft -A FORWARD " + translated +
+			"; iptables-nft -A FORWARD " + answers},
 	{"no forwarding", "sysctl -qw net.ipv4.ip_forward=0", "sysctl net.ipv4.ip_forward: 0",
 		"sysctl -qw net.ipv4.ip_forward=1"},
 }

@@ -13,7 +13,7 @@
 // A packet follows the rules in the order of the kernel (evaluate.go). The rules are those of nf_tables, including
 // those of iptables-nft (expressions.go), and those of legacy ip_tables (xtables.go). A condition is uncertain if the
 // package does not understand it, or does not know that property of the packet. A packet counts as refused only if no
-// uncertain rule accepts it.
+// uncertain rule accepts it. If one may, the finding names it (Unless).
 //
 // Look reports only what concerns Services in general: the policy of a base chain, or a rule with no other condition
 // than the connection's state or the mark. A rule about certain addresses, ports or interfaces is intended, for example

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -107,8 +108,8 @@ type outcome struct {
 	general bool
 	by      string // what refuses it: "its policy" or a rule
 	policy  bool   // it is the policy
-	// unless says that a rule whose conditions are uncertain may accept the packet.
-	unless bool
+	// unless names the first rule with uncertain conditions that may accept the packet.
+	unless string
 	// through are those of userChains that the packet reaches for certain.
 	through []string
 	// certain and possible are the side effects.
@@ -167,10 +168,12 @@ func (w *walk) run(name string, depth int, match truth, general bool) (decided b
 		switch {
 		case d.action == returns && m == match: // as certain as the packet is here
 			return false
+		case d.action == returns:
+			match = m
 		case d.action == accepts && m == yes:
 			return true
 		case d.action == accepts:
-			w.out.unless = true
+			w.out.unless = cmp.Or(w.out.unless, r.name())
 			if m == match {
 				return false
 			}

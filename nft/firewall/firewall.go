@@ -99,6 +99,8 @@ type Refusal struct {
 	General bool
 	// Answer says that the packet passes, and its answer does not.
 	Answer bool
+	// Unless names a rule that may accept the packet, and is empty if the packet is refused for certain.
+	Unless string
 	Remedy string
 
 	firewalld bool
@@ -106,11 +108,19 @@ type Refusal struct {
 
 // String says what the rules do.
 func (r *Refusal) String() string {
-	what := " refuses it"
+	what, them := " refuses it", "it"
 	if r.Answer {
-		what = " refuses the answers"
+		what, them = " refuses the answers", "them"
 	}
-	return r.Where + ": " + r.By + what
+	return r.Where + ": " + r.By + what + unlessText(r.Unless, them)
+}
+
+// unlessText says that a rule may accept what another refuses; empty without such a rule.
+func unlessText(rule, them string) string {
+	if rule == "" {
+		return ""
+	}
+	return ", unless " + rule + " accepts " + them + " (kube-nft cannot tell)"
 }
 
 // answerHooks are the hooks that answers pass.
@@ -119,10 +129,12 @@ var answerHooks = map[uint32]uint32{
 	unix.NF_INET_LOCAL_IN: unix.NF_INET_LOCAL_OUT,
 }
 
-// Refuses returns what refuses a packet at a hook behind its translation, or its answer; nil if nothing does for
-// certain. hook is NF_INET_FORWARD, NF_INET_LOCAL_OUT or NF_INET_LOCAL_IN of linux/netfilter.h.
+// Refuses returns what refuses a packet at a hook behind its translation, or its answer: for certain, else unless an
+// uncertain rule accepts it; nil if nothing does. hook is NF_INET_FORWARD, NF_INET_LOCAL_OUT or NF_INET_LOCAL_IN of
+// linux/netfilter.h.
 func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal, error) {
 	var unread error
+	var uncertain *Refusal
 	for _, answer := range []bool{false, true} {
 		if answer {
 			hook, p = answerHooks[hook], p.reply()
@@ -135,13 +147,18 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", b.where, err)
 			}
-			if out.refused && !out.unless {
-				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer,
-					Remedy: b.remedy(hook, &p, &out), firewalld: b.table == firewalld}, nil
+			if !out.refused {
+				continue
 			}
+			refusal := &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer, Unless: out.unless,
+				Remedy: b.remedy(hook, &p, &out), firewalld: b.table == firewalld}
+			if refusal.Unless == "" {
+				return refusal, nil
+			}
+			uncertain = cmp.Or(uncertain, refusal)
 		}
 	}
-	return nil, unread
+	return uncertain, unread
 }
 
 // firewalld is the name of the table of that program.
@@ -267,7 +284,7 @@ func (f *Firewall) ahead(ctx context.Context, b *base, p *Packet, nat bool, prio
 		return nil, fmt.Errorf("%s: %w", b.where, err)
 	}
 	if out.refused {
-		list = append(list, Neighbour{b.where, priority, Refuses, !out.unless})
+		list = append(list, Neighbour{b.where, priority, Refuses, out.unless == ""})
 	}
 	if nat && out.possible&translating != 0 {
 		list = append(list, Neighbour{b.where, priority, Translates, out.certain&translating != 0})

@@ -67,7 +67,8 @@ func survey(t *testing.T, f *Firewall) string {
 	}
 	var list []string
 	for _, finding := range found {
-		list = append(list, fmt.Sprintf("%s: %s %d of %d", finding.Where, finding.By, finding.Refused, finding.Tried))
+		list = append(list, fmt.Sprintf("%s: %s %d of %d", finding.Where, finding.By, finding.Refused, finding.Tried)+
+			unlessText(finding.Unless, "them"))
 	}
 	return strings.Join(list, "\n")
 }
@@ -137,7 +138,28 @@ func TestSurveyNFTInKernel(t *testing.T) {
 			"ct status dnat accept"), ""},
 		"by interface": {"table inet filter {\n chain pods { accept; }\n chain lan { ct state established accept; }\n}\n" +
 			forward("drop", `iifname vmap { "cali7" : jump pods, "eth0" : jump lan }`), policy + "5 of 8"},
-		"unknown helps": {forward("drop", "ct state established accept\nfib daddr type unicast accept"), ""},
+		"unknown may help": {forward("drop", "ct state established accept\nfib daddr type unicast accept"),
+			policy + "8 of 8, unless its rule with handle 3 accepts them (kube-nft cannot tell)"},
+		"a mark of connections": {forward("drop", "ct state established accept\nct mark 1 accept"),
+			policy + "8 of 8, unless its rule with handle 3 accepts them (kube-nft cannot tell)"},
+		"one client": {forward("drop", "ct state established accept\nip saddr 203.0.113.7 accept\n"+
+			"ip6 saddr 2001:db8:9::9 accept"), policy + "8 of 8"},
+		"one client, and those of pods": {forward("drop", "ct state established accept\n"+
+			`iifname "cali*" accept`+"\nip saddr 203.0.113.7 accept"), policy + "5 of 8"},
+		"each pod's own address": {forward("drop", "ip daddr 10.244.0.7 ct state established accept\nip saddr "+
+			"10.244.0.7 accept\nip daddr 10.244.0.8 ct state established accept\nip saddr 10.244.0.8 accept\nip6 daddr "+
+			"fd44::7 ct state established accept\nip6 saddr fd44::7 accept"), policy + "5 of 8"},
+		"a pair of interfaces": {forward("drop", "ct state established accept\n"+
+			`iifname "eth0" oifname "cali7" accept`), policy + "5 of 8"},
+		"one port": {forward("drop", "ct state established accept\ntcp dport 443 accept"), policy + "8 of 8"},
+		"returns of some": {"table inet filter {\n chain rest { ip saddr 10.244.0.0/16 return\n drop\n }\n}\n" +
+			forward("accept", "ct state established accept\nmeta nfproto ipv4 jump rest"),
+			"table inet filter, chain forward: its rule with handle 3 3 of 5"},
+		"returns of unknown": {"table inet filter {\n chain rest { ct mark 1 return\n drop\n }\n}\n" +
+			forward("accept", "ct state established accept\njump rest"), ""},
+		"returns of unknown to a policy": {"table inet filter {\n chain rest { ct mark 1 return\n accept\n }\n}\n" +
+			forward("drop", "ct state established accept\njump rest"),
+			policy + "8 of 8, unless its rule with handle 3 accepts them (kube-nft cannot tell)"},
 		"returns": {"table inet filter {\n chain services { ct status dnat accept\n return\n accept\n }\n}\n" +
 			forward("drop",
 				"ct state established accept\ngoto services"), ""},

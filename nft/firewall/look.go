@@ -18,9 +18,9 @@ func Look(ctx context.Context, k *kernel.Client, targets []Target, mark uint32) 
 		if name == "" || len(targets) == 0 {
 			continue
 		}
-		if packets := trials(targets, mark, family); len(packets) > 0 {
-			list = append(list, Finding{Where: "sysctl " + name, By: "0, which", Refused: len(packets), Tried: len(packets),
-				Example: packets[0].text(), Remedy: "sysctl -w " + name + "=1"})
+		if kinds := trials(targets, mark, family); len(kinds) > 0 {
+			list = append(list, Finding{Where: "sysctl " + name, By: "0, which", Refused: len(kinds), Tried: len(kinds),
+				Example: kinds[0].text, Remedy: "sysctl -w " + name + "=1"})
 		}
 	}
 	rules, err := Read(ctx, k)

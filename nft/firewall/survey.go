@@ -63,7 +63,9 @@ type Finding struct {
 	Refused int    `json:"refused"` // of the connections that were tried
 	Tried   int    `json:"tried"`
 	Example string `json:"example"` // one that is refused
-	Remedy  string `json:"remedy"`
+	// Unless names a rule that may accept them; then it is not known whether they are refused.
+	Unless string `json:"unless,omitempty"`
+	Remedy string `json:"remedy"`
 
 	// Firewalld says that the rules are those of firewalld with StrictForwardPorts=yes.
 	Firewalld bool `json:"-"`
@@ -72,12 +74,13 @@ type Finding struct {
 // String says what was found.
 func (f *Finding) String() string {
 	return fmt.Sprintf("%s: %s refuses %d of %d kinds of connections to endpoints, such as %s", f.Where, f.By, f.Refused,
-		f.Tried, f.Example)
+		f.Tried, f.Example) + unlessText(f.Unless, "them")
 }
 
 // A path is where packets to an address leave this node.
 type path struct {
 	device  string
+	source  netip.Addr // of this node's own packets
 	gateway bool
 	local   bool // the address is this node's
 }
@@ -92,6 +95,8 @@ func pathTo(addr netip.Addr) (p path, ok bool) {
 	if i, err := net.InterfaceByIndex(r.LinkIndex); err == nil {
 		p.device = i.Name
 	}
+	p.source, _ = netip.AddrFromSlice(r.Src)
+	p.source = p.source.Unmap()
 	p.gateway, p.local = r.Gw != nil || r.Via != nil, r.Type == unix.RTN_LOCAL
 	return p, true
 }
@@ -155,44 +160,85 @@ var beyond = map[nft.Family]netip.Addr{
 }
 
 // Survey tries connections to some of the targets: from outside, masqueraded with the mark, and from pods on this
-// node. It returns what refuses them in general. Without any target it tries a connection of which nothing is known.
+// node. It returns what refuses them in general, or may do so: that has a field Unless. Without any target it tries a
+// connection of which nothing is known.
 func (f *Firewall) Survey(ctx context.Context, targets []Target, mark uint32) (list []Finding, err error) {
 	for _, family := range nft.Families {
-		packets, seen := trials(targets, mark, family), map[int]bool{} // findings of this family
-		for i := range packets {
-			refusal, tryErr := f.Refuses(ctx, unix.NF_INET_FORWARD, packets[i])
+		kinds, seen := trials(targets, mark, family), map[int]bool{} // findings of this family
+		for _, k := range kinds {
+			refusal, tryErr := f.refuses(ctx, k)
 			if errors.Is(tryErr, ErrTooMany) {
 				return nil, tryErr
 			}
 			err = cmp.Or(err, tryErr)
-			if refusal == nil || !refusal.General {
+			if refusal == nil {
 				continue
 			}
-			at := slices.IndexFunc(list, func(f Finding) bool { return f.Where == refusal.Where && f.By == refusal.By })
+			at := slices.IndexFunc(list, func(f Finding) bool {
+				return f.Where == refusal.Where && f.By == refusal.By && (f.Unless == "") == (refusal.Unless == "")
+			})
 			if at < 0 {
 				at = len(list)
-				example := packets[i].text()
+				example := k.text
 				if refusal.Answer {
 					example = "the answers to " + example
 				}
 				list = append(list, Finding{Where: refusal.Where, By: refusal.By, Example: example, Remedy: refusal.Remedy,
-					Firewalld: refusal.firewalld})
+					Unless: refusal.Unless, Firewalld: refusal.firewalld})
 			}
 			list[at].Refused++
 			if !seen[at] {
 				seen[at] = true
-				list[at].Tried += len(packets)
+				list[at].Tried += len(kinds)
 			}
 		}
 	}
 	return list, err
 }
 
-// trials are first packets as they come to the hook forward.
-func trials(targets []Target, mark uint32, f nft.Family) (packets []Packet) {
+// A kind is a kind of connections: first packets as they come to the hook forward.
+type kind struct {
+	// packets are from different clients. The kind is refused if all of them are: a chain may accept some clients only.
+	packets []Packet
+	text    string // for people
+}
+
+// refuses returns what refuses a kind of connections in general; nil if one of its clients is accepted.
+func (f *Firewall) refuses(ctx context.Context, k kind) (found *Refusal, err error) {
+	for _, p := range k.packets {
+		refusal, tryErr := f.Refuses(ctx, unix.NF_INET_FORWARD, p)
+		if err = cmp.Or(err, tryErr); refusal == nil {
+			return nil, err
+		}
+		if refusal.General && (found == nil || found.Unless == "") {
+			found = refusal
+		}
+	}
+	return found, err
+}
+
+// from returns the kind of connections with an unknown client that arrive by a way: a client on the Internet, and
+// a host of the node's own network. The latter is as near to the node's own address as that of other nodes.
+func (p Packet) from(outside path) kind {
+	p.In = outside.device
+	k := kind{text: p.text()}
+	for _, source := range []netip.Addr{beyond[p.Family], outside.source.Next()} {
+		if p.Source = source; source.IsValid() && p.In != "" {
+			k.packets = append(k.packets, p)
+		}
+	}
+	if len(k.packets) == 0 {
+		p.Source = netip.Addr{}
+		k.packets = append(k.packets, p)
+	}
+	return k
+}
+
+// trials are the kinds of connections that a survey tries.
+func trials(targets []Target, mark uint32, f nft.Family) (kinds []kind) {
 	base := Packet{Family: f, State: StateNew, Status: statusTranslated}
 	if len(targets) == 0 {
-		return []Packet{base}
+		return []kind{base.from(path{})}
 	}
 	outside, _ := pathTo(beyond[f])
 	chosen := choose(targets, f)
@@ -208,23 +254,23 @@ func trials(targets []Target, mark uint32, f nft.Family) (packets []Packet) {
 		p.Destination, p.DestinationPort, p.Protocol, p.Out = to.Endpoint.Addr(), to.Endpoint.Port(), to.Protocol, to.device
 		if to.Outside {
 			q := p
-			if q.In = outside.device; !to.Kept {
+			if !to.Kept {
 				q.Mark = mark
 			}
-			packets = append(packets, q)
+			kinds = append(kinds, q.from(outside))
 		}
 		for _, from := range pods {
 			if from.Endpoint.Addr() != to.Endpoint.Addr() {
 				q := p
 				q.Source, q.In = from.Endpoint.Addr(), from.device
-				packets = append(packets, q)
+				kinds = append(kinds, kind{[]Packet{q}, q.text()})
 			}
 		}
 		if !to.Outside && len(pods) == 0 {
-			packets = append(packets, p)
+			kinds = append(kinds, p.from(path{}))
 		}
 	}
-	return packets
+	return kinds
 }
 
 // text describes the connection for people.

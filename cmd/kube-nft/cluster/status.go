@@ -139,7 +139,11 @@ func (c *cluster) statuses(ctx context.Context, members []member) ([]nodeStatus,
 			notes = append(notes, "kube-proxy has rules here as well")
 		}
 		for _, f := range status.Forward {
-			notes = append(notes, f.Where+" refuses connections to endpoints")
+			verb := " refuses"
+			if f.Unless != "" {
+				verb = " may refuse"
+			}
+			notes = append(notes, f.Where+verb+" connections to endpoints")
 		}
 		if d := status.Daemon; d.Status != nil && d.Shadow != nil {
 			notes = append(notes, legacy.Plural(d.Shadow.Differences, "difference")+" among "+

@@ -96,6 +96,7 @@ func (d *daemon) watchForward(ctx context.Context) error {
 		} else if failing.Report(err.Error()) {
 			d.log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
 		}
+		found = slices.DeleteFunc(found, func(f firewall.Finding) bool { return f.Unless != "" })
 		refusals.Store(int64(len(found)))
 		var places []string
 		for _, f := range found {
