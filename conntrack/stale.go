@@ -26,28 +26,17 @@ type Desired interface {
 	NodePortAddress(addr netip.Addr) bool
 }
 
-// destination returns the frontend at the exact address to which a flow was sent.
-func destination(flow *Flow) tracker.Frontend {
-	to := flow.Original.Destination
-	return tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}
+// lookUp is tracker.LookUp for a flow.
+func lookUp[T any](flow *Flow, desired Desired, find func(tracker.Frontend) (T, bool)) (T, bool) {
+	return tracker.LookUp(flow.Original.Destination, flow.Original.Protocol, desired.NodePortAddress, find)
 }
 
-// nodePort returns the node port of a flow to a node-port address.
-func nodePort(flow *Flow) tracker.Frontend {
-	return tracker.NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
-}
-
-// serving returns a flow's frontend and its endpoints. As in the ruleset, a frontend at the address
-// itself wins over a node port.
+// serving returns a flow's frontend and its endpoints.
 func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(netip.AddrPort) bool, known bool) {
-	at = destination(flow)
-	if allowed, known = desired.Endpoints(at); known {
-		return at, allowed, true
-	}
-	if desired.NodePortAddress(flow.Original.Destination.Addr()) {
-		at = nodePort(flow)
-		allowed, known = desired.Endpoints(at)
-	}
+	allowed, known = lookUp(flow, desired, func(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
+		at = f
+		return desired.Endpoints(f)
+	})
 	return at, allowed, known
 }
 
@@ -98,13 +87,11 @@ func newChangeSet(changes []tracker.FlowChange, desired Desired) *changeSet {
 
 // change returns the change at a flow's frontend, or nil.
 func (s *changeSet) change(flow *Flow) *tracker.FlowChange {
-	if change := s.changes[destination(flow)]; change != nil {
-		return change
-	}
-	if s.desired.NodePortAddress(flow.Original.Destination.Addr()) {
-		return s.changes[nodePort(flow)]
-	}
-	return nil
+	change, _ := lookUp(flow, s.desired, func(f tracker.Frontend) (*tracker.FlowChange, bool) {
+		change := s.changes[f]
+		return change, change != nil
+	})
+	return change
 }
 
 // stale reports whether the changes made flow stale.

@@ -26,7 +26,7 @@
 //
 // After each commit the loop hands over what it made stale among affinity entries and among
 // connections, and reports. Two other goroutines look for these: one (staleFlows) removes
-// connections; it asks what was committed (flowView), not the ruleset, so that the loop goes on
+// connections; it asks what was committed (View), not the ruleset, so that the loop goes on
 // meanwhile. The other (affinityentries.Cleaner) has the loop commit the removal of entries, a few at a
 // time, because the tables may belong to its socket. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and

@@ -75,6 +75,9 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	if options.Queue == nil {
 		options.Queue = NewQueue()
 	}
+	if options.View == nil {
+		options.View = NewView()
+	}
 	if options.CPUTime == nil {
 		began := time.Now()
 		options.CPUTime = func() time.Duration { return time.Since(began) }
@@ -107,7 +110,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		conflicts: newConflictLog(options.Log),
 	}
 	l.due.Stop()
-	l.stale.log, l.stale.cleaned, l.stale.wake = options.Log, options.Cleaned, retry.NewWake()
+	l.stale.log, l.stale.cleaned, l.stale.view, l.stale.wake = options.Log, options.Cleaned, options.View, retry.NewWake()
 	l.stale.backoff = l.backoff
 	return l
 }
@@ -322,21 +325,15 @@ func (l *Loop) program(ctx context.Context, p *plan) (err error) {
 }
 
 // publish hands what a commit has changed to those that work beside the loop: the cleaners of affinity entries and of
-// stale connections, and Options.Owner. wasBehind is l.behind before the commit.
+// stale connections, and the readers of Options.View. wasBehind is l.behind before the commit.
 func (l *Loop) publish(p *plan, wasBehind bool) {
 	if l.affinity != nil && !l.behind {
 		l.affinity.Committed(l.ruleset.AffinityChanges())
 	}
-	if l.options.Owner != nil {
-		for at := range l.ruleset.TouchedFrontends() {
-			port, ok := l.ruleset.Owner(at)
-			l.options.Owner(at, port, ok)
-		}
-	}
+	l.options.View.update(l.ruleset, l.nodePorts.reached, l.options.Lost)
 	if l.stale.flows == nil {
 		return
 	}
-	l.stale.view.update(l.ruleset, l.nodePorts.reached)
 	switch {
 	case l.behind: // packets may still make flows that will be stale
 		l.later = append(l.later, p.flows...)

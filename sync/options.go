@@ -39,9 +39,10 @@ type Options struct {
 	// SafetyCheck, if set, is called on the loop's goroutine with each *SafetyError, and with nil after the
 	// first sync that succeeds after one.
 	SafetyCheck func(error)
-	// Owner, if set, is called on the loop's goroutine for each frontend that a commit has changed, before Committed: port
-	// has it from now on, or none if ok is false.
-	Owner func(at tracker.Frontend, port tracker.PortID, ok bool)
+	// View follows the commits, before Committed is called; nil: the loop makes its own.
+	View *View
+	// Lost, if set, is called on the loop's goroutine for each frontend that port has lost, before View says so.
+	Lost func(at tracker.Frontend, port tracker.PortID)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// CPUTime tells how long the calling thread has worked; nil: the time that passes.

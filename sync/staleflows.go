@@ -29,7 +29,7 @@ type staleFlows struct {
 	flows   // nil leaves connections alone
 	log     *zap.Logger
 	cleaned func(FlowReport) // may be nil
-	view    flowView
+	view    *View
 	wake    retry.Wake // holds a value when something may wait
 
 	mu      sync.Mutex
@@ -132,7 +132,7 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 	if work.all {
 		clean = s.Full
 	}
-	result, err := clean(ctx, changes, &s.view)
+	result, err := clean(ctx, changes, s.view)
 	report = FlowReport{
 		Deleted: map[tracker.Family]int{
 			tracker.IPv4: result.Deleted - result.Deleted6,

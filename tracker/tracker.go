@@ -403,15 +403,15 @@ func (t *Tracker) NodeAddresses() []netip.Addr {
 	return t.addresses
 }
 
-// ServiceUID returns the UID of a Service, empty if there is no such Service for this proxy.
-func (t *Tracker) ServiceUID(namespace, name string) string {
+// ServiceUID returns the UID of a Service; false if there is no such Service for this proxy.
+func (t *Tracker) ServiceUID(namespace, name string) (uid string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[objectName{namespace, name}]
 	if e == nil || e.service == nil {
-		return ""
+		return "", false
 	}
-	return e.service.uid
+	return e.service.uid, true
 }
 
 // Changes counts changes of objects that mean something to this proxy.

@@ -245,10 +245,10 @@ func TestServiceUID(t *testing.T) {
 	svc := newService()
 	svc.UID = "1-2-3"
 	must(t, tr.SetService(svc))
-	if got := tr.ServiceUID(svc.Namespace, svc.Name); got != "1-2-3" {
+	if got, ok := tr.ServiceUID(svc.Namespace, svc.Name); got != "1-2-3" || !ok {
 		t.Errorf("got %q", got)
 	}
-	if got := tr.ServiceUID(svc.Namespace, "unknown"); got != "" {
+	if got, ok := tr.ServiceUID(svc.Namespace, "unknown"); got != "" || ok {
 		t.Errorf("unknown Service: got %q", got)
 	}
 }

@@ -57,31 +57,22 @@ func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChan
 	return changes
 }
 
-// Serving returns the endpoints that may go on serving connections to a frontend.
-// Known is false if nothing is reached there.
-func (r *Ruleset) Serving(at tracker.Frontend) (endpoints tracker.Served, known bool) {
-	family := r.families[at.Family()]
-	if family == nil || family.frontends[at] == nil {
-		return endpoints, false
-	}
-	return family.frontends[at].shown.serving, true
+// A Reached says what is reached at a frontend.
+type Reached struct {
+	Port    tracker.PortID // which has the frontend; zero if none has
+	Serving tracker.Served // the endpoints that may go on serving connections
+	// Reset says that connections of TCP and SCTP end when their endpoint stops serving.
+	Reset bool
 }
 
-// Owner returns the Service port that has a frontend; false if none does.
-func (r *Ruleset) Owner(at tracker.Frontend) (id tracker.PortID, ok bool) {
+// Reached returns what is reached at a frontend; false if there is nothing.
+func (r *Ruleset) Reached(at tracker.Frontend) (reached Reached, known bool) {
 	family := r.families[at.Family()]
 	if family == nil || family.frontends[at] == nil {
-		return id, false
+		return reached, false
 	}
-	id = family.frontends[at].shown.id
-	return id, id != tracker.PortID{}
-}
-
-// Resets reports whether connections of TCP and SCTP to a frontend end when their endpoint stops
-// serving.
-func (r *Ruleset) Resets(at tracker.Frontend) bool {
-	family := r.families[at.Family()]
-	return family != nil && family.frontends[at] != nil && family.frontends[at].shown.reset
+	shown := &family.frontends[at].shown
+	return Reached{Port: shown.id, Serving: shown.serving, Reset: shown.reset}, true
 }
 
 // HasClusterIP reports whether addr is the cluster IP of a Service.
@@ -98,7 +89,7 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
 
 // TouchedFrontends returns the frontends that have come, gone or got other endpoints since
-// Committed: the frontends for which Serving or Owner may answer otherwise.
+// Committed: the frontends for which Reached may answer otherwise.
 func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
 	return func(yield func(tracker.Frontend) bool) {
 		for _, family := range r.families {

@@ -29,11 +29,12 @@ func (s *served) follow(r *Ruleset) (looked int) {
 		looked++
 		delete(s.endpoints, f)
 		delete(s.owners, f)
-		if owner, ok := r.Owner(f); ok {
-			s.owners[f] = owner
+		reached, known := r.Reached(f)
+		if reached.Port != (tracker.PortID{}) {
+			s.owners[f] = reached.Port
 		}
-		if endpoints, known := r.Serving(f); known {
-			s.endpoints[f] = endpoints.All()
+		if known {
+			s.endpoints[f] = reached.Serving.All()
 		}
 	}
 	for addr := range r.TouchedClusterIPs() {

@@ -161,10 +161,11 @@ func (s *suspect) unanswered(flow *conntrack.Flow, now time.Time) bool {
 	return true
 }
 
-// forgetAnswered forgets connections that this look has not seen without an answer.
-func (s *suspect) forgetAnswered(now time.Time) {
+// forgetAnswered forgets connections that this look has not seen without an answer. A look that is not complete may have
+// missed them.
+func (s *suspect) forgetAnswered(now time.Time, complete bool) {
 	for id, known := range s.syns {
-		if known.last.Before(now) {
+		if known.last.Before(now) && (complete || now.Sub(known.first) > window) {
 			delete(s.syns, id)
 		}
 	}
@@ -280,7 +281,7 @@ func (s *suspect) verdicts(now time.Time) (list []verdict) {
 	for id, known := range s.syns {
 		age, o := now.Sub(known.first), s.out[id.endpoint]
 		switch {
-		case age < unanswered, age > window, !known.first.After(s.answered[id.endpoint]):
+		case age < unanswered, age > window, known.last.Before(now), !known.first.After(s.answered[id.endpoint]):
 		case o != nil && o.left && !o.held, o != nil && known.first.Before(o.tried):
 		case !s.admitted(known.client, id.endpoint):
 		default:

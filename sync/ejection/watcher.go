@@ -4,7 +4,7 @@
 //	watcher := ejection.New(ejection.Options{...})
 //	go watcher.Run(ctx)
 //	...
-//	watcher.Committed(&delta, nodePorts)
+//	watcher.Committed(&delta)
 //
 // It only watches what connection tracking knows of translated connections: their first packet is a SYN; their entry
 // says whether anything came back. While a Service port asks for it (tracker.Settings.Eject), a Watcher looks once a
@@ -58,9 +58,16 @@ type Table interface {
 	Delete(ctx context.Context, flows []conntrack.Flow, still func(*conntrack.Flow) bool) (deleted int, err error)
 }
 
+// Committed is what a Watcher needs of a *sync.View.
+type Committed interface {
+	Owner(tracker.Frontend) (tracker.PortID, bool)
+	NodePortAddress(netip.Addr) bool
+}
+
 // Options of a Watcher.
 type Options struct {
-	Log *zap.Logger
+	Log       *zap.Logger
+	Committed Committed
 	// Open opens the table; it is called when the first port asks for a watch. The table stays open.
 	Open func() (Table, error)
 	// LeaveOut says which endpoints of a port are to be left out, as tracker.Tracker.LeaveOut. Silent says which of them
@@ -91,11 +98,9 @@ type Watcher struct {
 	wake    retry.Wake
 	failing quota.Once
 
-	mu        sync.RWMutex
-	ports     map[tracker.PortID]*tracker.ServicePort // those that ask for it, as committed
-	frontends map[tracker.Frontend]tracker.PortID
-	nodePorts []netip.Addr // where node ports are reached, sorted
-	found     []Endpoint   // what Endpoints returns
+	mu    sync.RWMutex
+	ports map[tracker.PortID]*tracker.ServicePort // those that ask for it, as committed
+	found []Endpoint                              // what Endpoints returns
 
 	// Run's goroutine owns the fields below.
 	table    Table // nil: not opened
@@ -110,83 +115,41 @@ func New(options Options) *Watcher {
 	}
 	return &Watcher{
 		options: options, wake: retry.NewWake(),
-		ports: make(map[tracker.PortID]*tracker.ServicePort), frontends: make(map[tracker.Frontend]tracker.PortID),
-		suspects: make(map[tracker.PortID]*suspect),
+		ports: make(map[tracker.PortID]*tracker.ServicePort), suspects: make(map[tracker.PortID]*suspect),
 	}
 }
 
-// Committed takes in what a commit has changed, and at which addresses node ports are reached, sorted. It does not
-// block.
-func (w *Watcher) Committed(delta *tracker.Delta, nodePorts []netip.Addr) {
+// Committed takes in what a commit has changed. It does not block.
+func (w *Watcher) Committed(delta *tracker.Delta) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.nodePorts = nodePorts
 	look := false
 	for id := range delta.Removed {
-		w.set(id, nil)
+		delete(w.ports, id)
 	}
 	for id, port := range delta.Changed {
 		if asks := port.Settings.Eject && id.Protocol == tracker.TCP; !asks {
-			w.set(id, nil)
+			delete(w.ports, id)
 			continue
 		}
 		before := w.ports[id]
 		look = look || len(w.ports) == 0 || before != nil && !slices.Equal(before.LeftOut, port.LeftOut)
-		w.set(id, port)
+		w.ports[id] = port
 	}
 	if look {
 		w.wake.Notify()
 	}
 }
 
-// set stores the value of a port; nil is none. Of two that claim a frontend, the older one has it, as in the ruleset.
-func (w *Watcher) set(id tracker.PortID, port *tracker.ServicePort) {
-	if before := w.ports[id]; before != nil {
-		for _, at := range frontends(before) {
-			if w.frontends[at] == id {
-				delete(w.frontends, at)
-			}
-		}
-		delete(w.ports, id)
-	}
-	if port == nil {
-		return
-	}
-	w.ports[id] = port
-	for _, at := range frontends(port) {
-		if other := w.ports[w.frontends[at]]; other == nil || tracker.ByAge(port, other) < 0 {
-			w.frontends[at] = id
-		}
-	}
-}
-
-// frontends lists where a port can be reached.
-func frontends(p *tracker.ServicePort) []tracker.Frontend {
-	list := []tracker.Frontend{{Address: p.ClusterIP, Protocol: p.ID.Protocol, Port: p.Port}}
-	for _, addr := range slices.Concat(p.LoadBalancers, p.ExternalIPs) {
-		list = append(list, tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port})
-	}
-	if p.NodePort != 0 {
-		list = append(list, tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort))
-	}
-	return list
-}
-
 // portOf returns the port that a connection was made to; nil if that does not ask for anything.
 func (w *Watcher) portOf(flow *conntrack.Flow) *tracker.ServicePort {
-	to := flow.Original.Destination
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	id, ok := w.frontends[tracker.Frontend{Address: to.Addr(), Protocol: tracker.TCP, Port: to.Port()}]
-	if !ok {
-		// Another Service that asks for nothing may have this port at its own addresses, and lead to the same endpoints.
-		if _, node := slices.BinarySearchFunc(w.nodePorts, to.Addr(), netip.Addr.Compare); node {
-			id, ok = w.frontends[tracker.NodePort(flow.Family, tracker.TCP, to.Port())]
-		}
-	}
+	committed := w.options.Committed
+	id, ok := tracker.LookUp(flow.Original.Destination, tracker.TCP, committed.NodePortAddress, committed.Owner)
 	if !ok {
 		return nil
 	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
 	return w.ports[id]
 }
 
@@ -215,7 +178,8 @@ func (w *Watcher) Run(ctx context.Context) {
 			next.Reset(max(0, w.interval(began)-time.Since(began)))
 		} else {
 			next.Stop()
-			w.clear()
+			w.putBack()
+			w.show()
 		}
 		select {
 		case <-ctx.Done():
@@ -224,12 +188,6 @@ func (w *Watcher) Run(ctx context.Context) {
 		}
 		next.Stop()
 	}
-}
-
-// clear forgets what was found: no port asks any more.
-func (w *Watcher) clear() {
-	w.putBack()
-	w.show()
 }
 
 // interval is the time from one look to the next.
@@ -278,7 +236,8 @@ func (w *Watcher) look(ctx context.Context, now time.Time) {
 	w.show()
 }
 
-// putBack puts all endpoints back: while nothing can be read, nothing would ever say that they answer again.
+// putBack puts all endpoints back, because no port asks any more, or because nothing can be read that would say that they
+// answer again.
 func (w *Watcher) putBack() {
 	for id, s := range w.suspects {
 		w.forget(id, s)
@@ -317,9 +276,12 @@ func (w *Watcher) refresh() {
 // its entry, a connection goes to another endpoint when its client sends the SYN again.
 func (w *Watcher) readSilent(ctx context.Context, now time.Time) (stuck []conntrack.Flow, err error) {
 	kept := make(map[string]int) // by namespace
-	for family := range w.families(nil) {
+	w.mu.RLock()
+	asked := families(w.ports)
+	w.mu.RUnlock()
+	for family := range asked {
 		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Silent: true}
-		_, err = w.table.Visit(ctx, filter, silentBudget, func(flow *conntrack.Flow) {
+		complete, err := w.table.Visit(ctx, filter, silentBudget, func(flow *conntrack.Flow) {
 			port := w.portOf(flow)
 			if port == nil || flow.TCPState != conntrack.SYNSent {
 				return
@@ -344,9 +306,11 @@ func (w *Watcher) readSilent(ctx context.Context, now time.Time) (stuck []conntr
 		if err != nil {
 			return nil, err
 		}
-	}
-	for _, s := range w.suspects {
-		s.forgetAnswered(now)
+		for id, s := range w.suspects {
+			if id.Family == family {
+				s.forgetAnswered(now, complete)
+			}
+		}
 	}
 	return stuck, nil
 }
@@ -365,7 +329,7 @@ func (w *Watcher) readAnswered(ctx context.Context, now time.Time) error {
 	if len(open) == 0 {
 		return nil
 	}
-	for family := range w.families(open) {
+	for family := range families(open) {
 		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Answered: true}
 		complete, err := w.table.Visit(ctx, filter, answeredBudget, func(flow *conntrack.Flow) {
 			if port := w.portOf(flow); port != nil && open[port.ID] != nil {
@@ -384,18 +348,10 @@ func (w *Watcher) readAnswered(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// families returns the families of some ports, or with nil of all that ask.
-func (w *Watcher) families(some map[tracker.PortID]*suspect) map[tracker.Family]bool {
+// families returns the families of some ports.
+func families[V any](ports map[tracker.PortID]V) map[tracker.Family]bool {
 	families := make(map[tracker.Family]bool)
-	for id := range some {
-		families[id.Family] = true
-	}
-	if some != nil {
-		return families
-	}
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	for id := range w.ports {
+	for id := range ports {
 		if families[id.Family] = true; len(families) == len(tracker.Families) {
 			break
 		}

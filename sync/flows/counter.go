@@ -1,8 +1,8 @@
 // Package flows counts what connections to Services have moved: packets and bytes of both directions, and how long
-// connections lasted. Make a Counter with New, give it the owners of frontends after each commit, and start Run:
+// connections lasted. Make a Counter with New, and start Run after the first commit:
 //
 //	counter := flows.New(flows.Options{...})
-//	counter.SetOwner(frontend, service)
+//	...
 //	go counter.Run(ctx)
 //
 // Connection tracking counts; nothing is added to the rules. A Counter listens to the ends of translated connections,
@@ -29,8 +29,8 @@ import (
 const (
 	mostServices    = 2048
 	mostConnections = 1 << 18 // that last; about 100 bytes each
-	// mostGone is how many frontends without an owner are remembered, for connections that end after their Service.
-	mostGone = 1 << 16
+	// mostLost is how many frontends that a Service has lost are remembered, for connections that end after their Service.
+	mostLost = 1 << 16
 	// mostEnded is how many ends are remembered during a look, which may read what is older than they are. With more, a
 	// look takes in no new connections.
 	mostEnded = 1 << 18
@@ -41,8 +41,8 @@ const (
 	lookInterval = time.Minute
 	// drainInterval is the least time between two readings of ends: many at once cost less.
 	drainInterval = 50 * time.Millisecond
-	// goneFor is how long a frontend without an owner is remembered: longer than the entry of a connection that has ended.
-	goneFor = 5 * time.Minute
+	// lostFor is how long a frontend that was lost is remembered: longer than the entry of a connection that has ended.
+	lostFor = 5 * time.Minute
 	// idleFor is how long a Service that is gone keeps its place after its last connection, so that scrapes see all.
 	idleFor = 15 * time.Minute
 	// missingLooks is after how many looks that miss a connection its end is taken as lost. The kernel may take a minute
@@ -118,9 +118,18 @@ type Endings interface {
 	Close() error
 }
 
+// Committed is what a Counter needs of a *sync.View.
+type Committed interface {
+	Owner(tracker.Frontend) (tracker.PortID, bool)
+	NodePortAddress(netip.Addr) bool
+}
+
 // Options of a Counter.
 type Options struct {
-	Log *zap.Logger
+	Log       *zap.Logger
+	Committed Committed
+	// Exists reports whether there is a Service.
+	Exists func(Service) bool
 	// Open and Listen open what is read.
 	Open   func() (Table, error)
 	Listen func() (Endings, error)
@@ -134,10 +143,7 @@ type Options struct {
 type Counter struct {
 	options Options
 	failing quota.Once
-	first   chan struct{} // closed by the first call of SetNodePorts
-	ready   sync.Once
-
-	owners owners
+	owners  owners
 
 	mu     sync.Mutex // what follows; a look may hold it for as long as a walk through all connections takes
 	began  time.Time  // when counting began
@@ -185,21 +191,15 @@ func New(options Options) *Counter {
 		options.CPUTime = func() time.Duration { return time.Since(began) }
 	}
 	return &Counter{
-		options: options, first: make(chan struct{}),
-		owners: owners{at: make(map[tracker.Frontend]*owner), frontends: make(map[Service]int)},
-		usages: make(map[Service]*usage), shares: make(map[string]*share), live: make(map[connection]*lasting),
+		options: options,
+		owners:  owners{committed: options.Committed, lost: make(map[tracker.Frontend]*lostFrontend)},
+		usages:  make(map[Service]*usage), shares: make(map[string]*share), live: make(map[connection]*lasting),
 	}
 }
 
-// SetOwner says which Service has a frontend from now on; the zero Service is none. It waits for no look.
-func (c *Counter) SetOwner(at tracker.Frontend, service Service) { c.owners.set(at, service) }
-
-// SetNodePorts says at which addresses node ports are reached, sorted. Run counts from the first call on. It waits for
-// no look.
-func (c *Counter) SetNodePorts(addrs []netip.Addr) {
-	c.owners.setNodePorts(addrs)
-	c.ready.Do(func() { close(c.first) })
-}
+// Lose says that a Service loses a frontend. Call it before Options.Committed does not name the Service any more. It
+// waits for no look.
+func (c *Counter) Lose(at tracker.Frontend, service Service) { c.owners.lose(at, service) }
 
 // usageOf returns where the connections to a Service count.
 func (c *Counter) usageOf(service Service, now time.Time) *usage {
@@ -356,7 +356,7 @@ func (c *Counter) tidy(complete bool, now time.Time) {
 		}
 	}
 	for service, u := range c.usages {
-		if service != Rest && u.live == 0 && now.Sub(u.last) > idleFor && !c.owners.has(service) {
+		if service != Rest && u.live == 0 && now.Sub(u.last) > idleFor && !c.options.Exists(service) {
 			delete(c.usages, service)
 			c.shares[service.Namespace].services--
 		}

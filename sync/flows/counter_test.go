@@ -2,6 +2,7 @@ package flows
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -23,14 +24,37 @@ var (
 	web      = Service{"shop", "web"}
 )
 
+// committed says which Services have which frontends.
+type committed map[tracker.Frontend]Service
+
+func (o committed) Owner(at tracker.Frontend) (tracker.PortID, bool) {
+	service, ok := o[at]
+	return tracker.PortID{Namespace: service.Namespace, Service: service.Name}, ok
+}
+
+func (o committed) NodePortAddress(addr netip.Addr) bool { return addr == node }
+
+func (o committed) exists(service Service) bool {
+	return slices.Contains(slices.Collect(maps.Values(o)), service)
+}
+
 // newCounter returns a Counter that counts since start, and knows shop/web.
 func newCounter() *Counter {
-	c := New(Options{Log: zap.NewNop()})
-	c.SetOwner(cluster, web)
-	c.SetOwner(nodePort, web)
-	c.SetNodePorts([]netip.Addr{node})
+	o := committed{cluster: web, nodePort: web}
+	c := New(Options{Log: zap.NewNop(), Committed: o, Exists: o.exists})
 	c.setBegan(start)
 	return c
+}
+
+// setOwner gives a Service a frontend; the zero Service is none.
+func (c *Counter) setOwner(at tracker.Frontend, service Service) {
+	o := c.options.Committed.(committed)
+	if before, ok := o[at]; ok {
+		c.Lose(at, before)
+	}
+	if o[at] = service; service == (Service{}) {
+		delete(o, at)
+	}
 }
 
 // connectionTo returns a connection that began some time after start.
@@ -142,11 +166,11 @@ func TestClockIsSet(t *testing.T) {
 func TestServiceIsDeleted(t *testing.T) {
 	c := newCounter()
 	c.lookAt(start, connectionTo(cluster, 1, time.Second, 100, 0))
-	c.SetOwner(cluster, Service{})
-	c.SetOwner(nodePort, Service{})
+	c.setOwner(cluster, Service{})
+	c.setOwner(nodePort, Service{})
 	c.end(ended(connectionTo(cluster, 2, time.Second, 10, 0), time.Second), start)
 	c.want(t, 110, 0, 1)
-	c.SetOwner(cluster, Service{"other", "web"})
+	c.setOwner(cluster, Service{"other", "web"})
 	c.end(ended(connectionTo(cluster, 1, time.Second, 200, 0), time.Second), start)
 	c.want(t, 210, 0, 2)
 	c.end(ended(connectionTo(cluster, 3, time.Second, 7, 0), time.Second), start)
@@ -157,12 +181,12 @@ func TestServiceIsDeleted(t *testing.T) {
 	if got := len(c.usages); got != 2 {
 		t.Errorf("%d Services have counts", got)
 	}
-	later := time.Now().Add(goneFor + time.Second)
+	later := time.Now().Add(lostFor + time.Second)
 	c.lookAt(later)
 	c.end(ended(connectionTo(nodePort, 5, time.Second, 1000, 0), time.Second), later)
 	c.want(t, 210, 0, 2)
-	if len(c.owners.at) != 1 || len(c.owners.gone) != 0 {
-		t.Errorf("%d owners and %d that are gone are kept", len(c.owners.at), len(c.owners.gone))
+	if len(c.owners.lost) != 0 || len(c.owners.list) != 0 {
+		t.Errorf("%d frontends that were lost are kept", len(c.owners.list))
 	}
 	c.lookAt(later.Add(idleFor))
 	if c.usages[web] != nil || c.usages[Service{"other", "web"}] == nil {
@@ -231,7 +255,7 @@ func TestNamespaceWithManyServices(t *testing.T) {
 	}
 	const many = 10_000
 	for i := range many {
-		c.SetOwner(at(i), Service{"greedy", fmt.Sprint("s", i)})
+		c.setOwner(at(i), Service{"greedy", fmt.Sprint("s", i)})
 		c.end(ended(connectionTo(at(i), uint32(i), time.Second, 10, 0), time.Second), start)
 	}
 	if got := c.shares["greedy"].services; got > mostServices/2 {
@@ -250,7 +274,7 @@ func TestNamespaceWithManyServices(t *testing.T) {
 	for ns := range 1000 {
 		for i := range 5 {
 			service := Service{fmt.Sprint("ns", ns), fmt.Sprint("s", i)}
-			c.SetOwner(at(many+5*ns+i), service)
+			c.setOwner(at(many+5*ns+i), service)
 			c.end(ended(connectionTo(at(many+5*ns+i), 1, time.Second, 10, 0), time.Second), start)
 		}
 	}
@@ -269,7 +293,7 @@ func TestManyConnections(t *testing.T) {
 	}
 	c.lookAt(start, list...)
 	other := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.81"), Protocol: tracker.UDP, Port: 53}
-	c.SetOwner(other, Service{"dns", "dns"})
+	c.setOwner(other, Service{"dns", "dns"})
 	c.lookAt(start, connectionTo(other, many, time.Second, 10, 0))
 	if known := c.shares["shop"].connections; known > many/2 || c.shares["dns"].connections != 1 {
 		t.Errorf("%d and %d connections are known", known, c.shares["dns"].connections)
@@ -280,15 +304,14 @@ func TestManyConnections(t *testing.T) {
 	c.want(t, 10*many, 0, many)
 }
 
-// TestLoopDoesNotWait: the sync loop says who has which frontend while a walk through all connections is under way.
+// TestLoopDoesNotWait: the sync loop says who loses which frontend while a walk through all connections is under way.
 func TestLoopDoesNotWait(t *testing.T) {
 	c := newCounter()
 	c.mu.Lock() // as tidy holds it
 	defer c.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		c.SetOwner(cluster, Service{"other", "web"})
-		c.SetNodePorts([]netip.Addr{node})
+		c.Lose(cluster, web)
 		close(done)
 	}()
 	select {
@@ -304,15 +327,15 @@ func TestManyFrontendsAreGone(t *testing.T) {
 	const many = 2*mostForgotten + 1
 	for i := range many {
 		at := tracker.Frontend{Address: lab.After(cluster.Address, 1+i), Protocol: tracker.TCP, Port: 80}
-		c.SetOwner(at, web)
-		c.SetOwner(at, Service{})
+		c.setOwner(at, web)
+		c.setOwner(at, Service{})
 	}
-	if got := len(c.owners.gone); got != many {
-		t.Errorf("%d frontends are gone", got)
+	if got := len(c.owners.lost); got != many {
+		t.Errorf("%d frontends were lost", got)
 	}
-	c.lookAt(time.Now().Add(goneFor + time.Second))
-	if len(c.owners.gone) > 0 || len(c.owners.at) != 2 {
-		t.Errorf("%d frontends that are gone are kept, %d in all", len(c.owners.gone), len(c.owners.at))
+	c.lookAt(time.Now().Add(lostFor + time.Second))
+	if len(c.owners.lost) > 0 || len(c.owners.list) > 0 {
+		t.Errorf("%d frontends that were lost are kept", len(c.owners.list))
 	}
 }
 

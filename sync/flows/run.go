@@ -19,11 +19,6 @@ import (
 // Run counts until ctx ends. It takes a quarter of one CPU for the ends of connections at most, and another one for
 // looks.
 func (c *Counter) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.first:
-	}
 	backoff := retry.Backoff{Min: time.Second, Max: time.Minute}
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,10 +44,12 @@ type daemon struct {
 	owned    bool      // our socket owns the tables
 	tracker  *tracker.Tracker
 	queue    *proxysync.Queue
+	view     *proxysync.View // of what was committed
 	feed     *config.Feed
 	monitor  *monitor
 	ejection *ejection.Watcher
 	flows    *flows.Counter // nil without --flow-metrics
+	runFlows sync.Once
 	group    *errgroup.Group
 	working  bool // goroutines have the sockets
 
@@ -79,7 +82,7 @@ func newDaemon(c *config.Config, log *zap.Logger) *daemon {
 	services := c.Tracker()
 	services.CPUTime = proxysync.ThreadTime
 	d := &daemon{
-		config: c, log: log, queue: proxysync.NewQueue(), tracker: tracker.New(services),
+		config: c, log: log, queue: proxysync.NewQueue(), tracker: tracker.New(services), view: proxysync.NewView(),
 		turn: peer.NewTurn(), written: make(chan struct{}),
 	}
 	d.ejection = d.newEjection()

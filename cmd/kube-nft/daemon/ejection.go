@@ -21,7 +21,7 @@ func (d *daemon) newEjection() *ejection.Watcher {
 			zap.String("namespace", namespace))
 	}}
 	return ejection.New(ejection.Options{
-		Log: d.log,
+		Log: d.log, Committed: d.view,
 		Open: func() (ejection.Table, error) {
 			table, err := conntrack.Open()
 			if err != nil {

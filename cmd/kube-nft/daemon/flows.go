@@ -14,7 +14,11 @@ const endingsBuffer = 16 << 20
 // newFlows returns the counter of what connections to Services move.
 func (d *daemon) newFlows() *flows.Counter {
 	return flows.New(flows.Options{
-		Log: d.log, CPUTime: proxysync.ThreadTime,
+		Log: d.log, Committed: d.view, CPUTime: proxysync.ThreadTime,
+		Exists: func(s flows.Service) bool {
+			_, ok := d.tracker.ServiceUID(s.Namespace, s.Name)
+			return ok
+		},
 		Open: func() (flows.Table, error) {
 			table, err := conntrack.Open()
 			if err != nil {

@@ -19,6 +19,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		MinInterval:   d.config.MinSyncPeriod,
 		AuditInterval: d.config.SyncPeriod,
 		Queue:         d.queue,
+		View:          d.view,
 		NodePorts:     d.config.NodePorts,
 		Trust:         d.apply != nil && d.config.ForceTakeover,
 		Log:           d.log,
@@ -34,8 +35,8 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		options.MinInterval = 0
 	}
 	if d.flows != nil {
-		options.Owner = func(at tracker.Frontend, port tracker.PortID, _ bool) {
-			d.flows.SetOwner(at, flows.Service{Namespace: port.Namespace, Name: port.Service})
+		options.Lost = func(at tracker.Frontend, port tracker.PortID) {
+			d.flows.Lose(at, flows.Service{Namespace: port.Namespace, Name: port.Service})
 		}
 	}
 	if d.takeover != nil && d.takeover.needed {
@@ -57,9 +58,9 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	}
 	d.sample.follow(&r.Delta)
 	d.localhost.committed(r.Delta)
-	d.ejection.Committed(&r.Delta, r.NodePorts)
+	d.ejection.Committed(&r.Delta)
 	if d.flows != nil {
-		d.flows.SetNodePorts(r.NodePorts)
+		d.runFlows.Do(func() { d.group.Go(func() error { d.flows.Run(ctx); return nil }) })
 	}
 	if d.takeover != nil {
 		d.takeover.committed(ctx, r)
@@ -135,12 +136,6 @@ func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
 		d.ejection.Run(ctx)
 		return nil
 	})
-	if d.flows != nil {
-		d.group.Go(func() error {
-			d.flows.Run(ctx)
-			return nil
-		})
-	}
 	entries, err := kernel.Open()
 	if err != nil {
 		return err

@@ -37,9 +37,9 @@ func (i *inspection) frontends() *frontends {
 
 // at returns the frontend for a destination; false if no Service has it.
 func (f *frontends) at(to netip.AddrPort, protocol tracker.Protocol) (readback.Frontend, bool) {
-	p, ok := f.list[tracker.Frontend{Address: to.Addr(), Protocol: protocol, Port: to.Port()}]
-	if !ok && f.nodePorts[to.Addr()] {
-		p, ok = f.list[tracker.NodePort(tracker.FamilyOf(to.Addr()), protocol, to.Port())]
-	}
-	return p, ok
+	return tracker.LookUp(to, protocol, func(addr netip.Addr) bool { return f.nodePorts[addr] },
+		func(at tracker.Frontend) (readback.Frontend, bool) {
+			p, ok := f.list[at]
+			return p, ok
+		})
 }
