@@ -156,8 +156,8 @@ func TestEntriesWait(t *testing.T) {
 				b.change(portWith("other", 2, 2))
 				pass(10 * time.Minute)
 				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.backoff.Failures() != 0 ||
-					len(b.loop.refusals.skipped) != 0 {
-					t.Errorf("%d failed attempts, left out %v", b.loop.backoff.Failures(), b.loop.refusals.skipped)
+					len(b.loop.skips.skipped) != 0 {
+					t.Errorf("%d failed attempts, left out %v", b.loop.backoff.Failures(), b.loop.skips.skipped)
 				}
 				if n := b.logged(complaint); n != 1 {
 					t.Errorf("logged %d times, want once: %v", n, b.logs.All())
@@ -242,8 +242,8 @@ func TestKnownClients(t *testing.T) {
 				t.Errorf("refused %v: %d entries committed, %d reported, want %d; asked %d times at the start and %d later",
 					refused, entries, b.reports[0].KnownClients, want, again, calls-again)
 			}
-			if len(b.loop.refusals.skipped) != 0 || b.loop.backoff.Failures() != 0 {
-				t.Errorf("left out %v, %d failures", b.loop.refusals.skipped, b.loop.backoff.Failures())
+			if len(b.loop.skips.skipped) != 0 || b.loop.backoff.Failures() != 0 {
+				t.Errorf("left out %v, %d failures", b.loop.skips.skipped, b.loop.backoff.Failures())
 			}
 		})
 	}

@@ -138,7 +138,7 @@ func (l *Loop) apply() (moved bool) {
 	if !delta.Due.IsZero() {
 		l.due.Reset(time.Until(delta.Due))
 	}
-	l.refusals.add(&delta)
+	l.skips.add(&delta)
 	l.ruleset.Apply(delta)
 	if reserved := l.reserved.Swap(nil); reserved != nil {
 		l.ruleset.Reserve(*reserved)

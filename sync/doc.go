@@ -11,7 +11,7 @@
 //	                         v
 //	+------------------> UNKNOWN -----------------------+
 //	|                        | read the tables          | the kernel refuses the batch:
-//	|                        | commit the difference    | skip Services (refusals)
+//	|                        | commit the difference    | skip Services (skips.go)
 //	|                        v                          | or affinity entries, at most five
 //	|                      KNOWN <-----+                | times; then wait and try again
 //	|                        |         |                |

@@ -29,7 +29,7 @@ type watched struct {
 	feed             *feed
 	reports          chan Report
 	first            Report // of the sync at the start
-	refusals         chan skipped
+	skips            chan skipped
 	logs             *observer.ObservedLogs
 	stranger, reader *kernel.Client
 }
@@ -52,7 +52,7 @@ func watchServices(t testing.TB, services, endpoints int) *watched {
 // commits the monitor passes over, and cleans flows if given.
 func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *watched {
 	t.Helper()
-	g := &watched{reports: make(chan Report, 64), refusals: make(chan skipped, 64), stranger: lab.Open(t, kernel.Open),
+	g := &watched{reports: make(chan Report, 64), skips: make(chan skipped, 64), stranger: lab.Open(t, kernel.Open),
 		reader: lab.Open(t, kernel.Open)}
 	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	monitor, err := kernel.NewMonitor(own)
@@ -65,7 +65,7 @@ func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.D
 	g.loop = New(g.feed, g.ruleset, through, Options{
 		Log:       zap.New(core),
 		Committed: func(r Report) { g.reports <- r },
-		Refused:   func(namespace, service string, err error) { g.refusals <- skipped{namespace + "/" + service, err} },
+		Skipped:   func(namespace, service string, err error) { g.skips <- skipped{namespace + "/" + service, err} },
 	})
 	for _, flows := range looks {
 		g.loop.CleanFlows(flows)

@@ -52,7 +52,7 @@ type Loop struct {
 	entriesRefused error
 
 	nodePorts nodePorts
-	refusals  refusals
+	skips     skips
 	affinity  *affinityentries.Cleaner // nil leaves entries until they expire
 	stale     staleFlows
 	drift     driftDetector
@@ -94,9 +94,9 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
 		backoff: retry.Backoff{Min: options.RetryMin, Max: options.RetryMax}, again: stopped(),
-		refusals: refusals{
-			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
-			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*refusal),
+		skips: skips{
+			ruleset: ruleset, log: options.Log, report: options.Skipped, timer: stopped(),
+			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*skip),
 		},
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
@@ -178,8 +178,8 @@ func (l *Loop) Run(ctx context.Context) error {
 			wanted = false
 		case departures := <-ended:
 			l.ruleset.EndDepartures(departures)
-		case <-l.refusals.timer.C:
-			l.refusals.retry()
+		case <-l.skips.timer.C:
+			l.skips.retry()
 		case <-l.minute.C:
 			l.minuteRuns, wanted = false, false
 			l.commits.endMinute()
@@ -260,7 +260,7 @@ func (l *Loop) isolate(ctx context.Context, err error) bool {
 		if readErr != nil {
 			return false
 		}
-		t := trial{refusals: &l.refusals, commit: l.commitRenewed, have: have, generation: generation}
+		t := trial{skips: &l.skips, commit: l.commitRenewed, have: have, generation: generation}
 		if l.entriesRefused == nil && t.check(ctx) == nil {
 			l.entriesRefused = err
 			return true
@@ -469,9 +469,9 @@ func (l *Loop) done(charge bool, report Report) {
 		l.charge(max(0, l.options.CPUTime()-l.worked))
 	}
 	l.ruleset.Committed()
-	l.refusals.committed()
+	l.skips.committed()
 	report.Delta, report.NodePorts = l.waiting, l.nodePorts.reached
-	report.SkippedPorts = l.refusals.ports()
+	report.SkippedPorts = l.skips.ports()
 	l.waiting = tracker.Delta{}
 	if !l.behind {
 		report.ReviewReason, l.drift.reason = l.drift.reason, ""

@@ -53,10 +53,10 @@ type Options struct {
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
 	// own while Run runs.
 	Cleaned func(FlowReport)
-	// Refused, if set, is called on the loop's goroutine when a Service is skipped because the kernel
+	// Skipped, if set, is called on the loop's goroutine when a Service is skipped because the kernel
 	// refuses it, and with a nil error when the kernel accepts it. It is called again if the Service
 	// changes and is refused again.
-	Refused func(namespace, service string, err error)
+	Skipped func(namespace, service string, err error)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
 }
@@ -83,6 +83,6 @@ type Report struct {
 	Standing     int                 // conflicts that there are now, new ones or not
 	Refused      []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
 	StandUnmet   int                 // annotations that it does not follow now
-	SkippedPorts int                 // ports of Services that are skipped now, see Options.Refused
+	SkippedPorts int                 // ports of Services that are skipped now, see Options.Skipped
 	ReviewReason string              // why the tables were checked or repaired; empty for an ordinary sync
 }

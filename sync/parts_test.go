@@ -129,8 +129,8 @@ func TestTableDeletedBetweenParts(t *testing.T) {
 				}
 			}
 			loop, ruleset, logs := newPartsLoop(k)
-			if err := loop.once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.skipped) != 0 {
-				t.Errorf("%v; %d ports skipped; log %v", err, len(loop.refusals.skipped), logs.All())
+			if err := loop.once(t.Context()); err != nil || logs.Len() != 0 || len(loop.skips.skipped) != 0 {
+				t.Errorf("%v; %d ports skipped; log %v", err, len(loop.skips.skipped), logs.All())
 			}
 			if k.commits != commit+3 {
 				t.Errorf("%d commits, want three after the one that was refused", k.commits)
@@ -157,9 +157,9 @@ func TestRefusalInLaterPart(t *testing.T) {
 	if err := loop.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if k.elements[0] < maxPart || loop.refusals.skipped[serviceOf(bad.ID)] == nil || len(loop.refusals.skipped) != 1 ||
+	if k.elements[0] < maxPart || loop.skips.skipped[serviceOf(bad.ID)] == nil || len(loop.skips.skipped) != 1 ||
 		ruleset.Port(good.ID) == nil {
-		t.Errorf("commits of %v elements; skipped %v", k.elements, loop.refusals.skipped)
+		t.Errorf("commits of %v elements; skipped %v", k.elements, loop.skips.skipped)
 	}
 	checkWhole(t, k.Client, ruleset)
 }

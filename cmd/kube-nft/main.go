@@ -225,7 +225,7 @@ func finish(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.UsageError{Err: plainly(cmd, err)} })
 	root.SetUsageFunc(writeUsage)
 	root.InitDefaultHelpCmd()
-	takeNoArguments(root)
+	refuseArguments(root)
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "help" {
 			cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -258,8 +258,8 @@ func printConfig(c *config.Config, show bool, path string, stdout io.Writer) err
 	return nil
 }
 
-// takeNoArguments makes commands refuse arguments unless they declare some, and suggest a command below.
-func takeNoArguments(cmd *cobra.Command) {
+// refuseArguments makes commands refuse arguments unless they declare some, and suggest a command below.
+func refuseArguments(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -270,7 +270,7 @@ func takeNoArguments(cmd *cobra.Command) {
 	}
 	cmd.SuggestionsMinimumDistance = suggestedDistance
 	for _, below := range cmd.Commands() {
-		takeNoArguments(below)
+		refuseArguments(below)
 	}
 }
 

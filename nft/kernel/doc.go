@@ -1,7 +1,7 @@
 // Package kernel speaks nf_tables to the kernel over netlink. Open returns a Client, a lasting socket. Probe finds
 // out what the kernel can do, Read returns our tables, and Commit sends a batch in one system call: the kernel
 // applies all of it or nothing, and an error names the operation and the element that it refused. A Monitor
-// reports what others commit. TakeLock takes the right to program a network namespace.
+// reports what others commit. AcquireLock acquires the right to program a network namespace.
 //
 // It is the one package that opens sockets for nf_tables, and it knows no Service. Package wire has the bytes.
 //

@@ -35,9 +35,9 @@ const (
 	logUnbind     = 2                            // NFULNL_CFG_CMD_UNBIND
 )
 
-// TakeLock takes the Lock of the calling thread's network namespace, or returns ErrLocked. The caller
+// AcquireLock acquires the Lock of the calling thread's network namespace, or returns ErrLocked. The caller
 // has CAP_NET_ADMIN. Any other error says that this kernel has no such lock.
-func TakeLock() (*Lock, error) {
+func AcquireLock() (*Lock, error) {
 	conn, err := configureLog(lockGroup, logBind)
 	switch {
 	case err == nil:

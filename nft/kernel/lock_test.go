@@ -13,11 +13,11 @@ import (
 // TestLockInKernel: one holder at a time, in each network namespace, and none without CAP_NET_ADMIN.
 func TestLockInKernel(t *testing.T) {
 	lab.New(t)
-	first, err := kernel.TakeLock()
+	first, err := kernel.AcquireLock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kernel.TakeLock(); !errors.Is(err, kernel.ErrLocked) || !kernel.Locked() || kernel.Unlocked() {
+	if _, err := kernel.AcquireLock(); !errors.Is(err, kernel.ErrLocked) || !kernel.Locked() || kernel.Unlocked() {
 		t.Errorf("a second holder: %v, locked %v, unlocked %v", err, kernel.Locked(), kernel.Unlocked())
 	}
 	elsewhere := lab.Open(t, lab.NewNamespace)
@@ -25,7 +25,7 @@ func TestLockInKernel(t *testing.T) {
 		if kernel.Locked() {
 			t.Error("another namespace is locked, too")
 		}
-		other, err := kernel.TakeLock()
+		other, err := kernel.AcquireLock()
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func TestLockInKernel(t *testing.T) {
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kernel.TakeLock(); err == nil {
+	if _, err := kernel.AcquireLock(); err == nil {
 		t.Error("it can be taken without a capability")
 	}
 	if kernel.Locked() || kernel.Unlocked() {

@@ -28,7 +28,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		Committed:     func(r proxysync.Report) { d.committed(ctx, &r) },
 		Failed:        d.failed,
 		SafetyCheck:   d.safetyStop,
-		Refused:       d.monitor.serviceSkipped,
+		Skipped:       d.monitor.serviceSkipped,
 		Cleaned:       d.monitor.metrics.Cleaned,
 	}
 	if d.shadow != nil { // the period is kube-proxy's

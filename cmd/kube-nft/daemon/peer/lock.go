@@ -16,7 +16,7 @@ const lockInterval = 20 * time.Millisecond
 // waitForLock waits until this process has the lock of its network namespace. It calls waiting if another daemon
 // has it. It returns an error without a lock if ctx ends, or if this kernel has no such lock.
 func waitForLock(ctx context.Context, waiting func()) (*kernel.Lock, error) {
-	lock, err := kernel.TakeLock()
+	lock, err := kernel.AcquireLock()
 	if errors.Is(err, kernel.ErrLocked) {
 		waiting()
 	}
@@ -24,7 +24,7 @@ func waitForLock(ctx context.Context, waiting func()) (*kernel.Lock, error) {
 		if !retry.Pause(ctx, lockInterval) {
 			return nil, context.Cause(ctx)
 		}
-		lock, err = kernel.TakeLock()
+		lock, err = kernel.AcquireLock()
 	}
 	return lock, err
 }

@@ -33,14 +33,14 @@ const (
 	maxNamed = 16
 )
 
-// refusals are the Services that the kernel refuses.
-type refusals struct {
+// skips are the Services that the kernel refuses.
+type skips struct {
 	ruleset *services.Ruleset
 	log     *zap.Logger
-	report  func(namespace, service string, err error) // Options.Refused; may be nil
+	report  func(namespace, service string, err error) // Options.Skipped; may be nil
 
 	changes map[tracker.PortID]portChange // since the last commit
-	skipped map[familyService]*refusal
+	skipped map[familyService]*skip
 	timer   *time.Timer // of the next retry
 }
 
@@ -62,8 +62,8 @@ func (s familyService) compare(other familyService) int {
 // A portChange is a Service port at the last commit and as the source wants it; nil for none.
 type portChange struct{ before, after *tracker.ServicePort }
 
-// A refusal is about one Service that is skipped.
-type refusal struct {
+// A skip is about one Service that is skipped.
+type skip struct {
 	wanted  map[tracker.PortID]*tracker.ServicePort // its ports that differ from the last commit; nil for none
 	backoff retry.Backoff
 	due     time.Time
@@ -72,7 +72,7 @@ type refusal struct {
 }
 
 // add records what a delta is about to change in the ruleset.
-func (r *refusals) add(delta *tracker.Delta) {
+func (r *skips) add(delta *tracker.Delta) {
 	for id, port := range delta.Changed {
 		r.change(id, port)
 	}
@@ -82,7 +82,7 @@ func (r *refusals) add(delta *tracker.Delta) {
 }
 
 // change records a change of a Service port. If its Service is skipped, the whole Service is tried again.
-func (r *refusals) change(id tracker.PortID, after *tracker.ServicePort) {
+func (r *skips) change(id tracker.PortID, after *tracker.ServicePort) {
 	skipped := r.skipped[serviceOf(id)]
 	if skipped != nil {
 		if wanted, differs := skipped.wanted[id]; differs && wanted == after {
@@ -95,7 +95,7 @@ func (r *refusals) change(id tracker.PortID, after *tracker.ServicePort) {
 	r.record(id, after)
 }
 
-func (r *refusals) record(id tracker.PortID, after *tracker.ServicePort) {
+func (r *skips) record(id tracker.PortID, after *tracker.ServicePort) {
 	change, ok := r.changes[id]
 	if !ok {
 		change.before = r.ruleset.Port(id)
@@ -105,7 +105,7 @@ func (r *refusals) record(id tracker.PortID, after *tracker.ServicePort) {
 }
 
 // try puts a skipped Service into the wanted state.
-func (r *refusals) try(skipped *refusal) {
+func (r *skips) try(skipped *skip) {
 	skipped.trying = true
 	for id, port := range skipped.wanted {
 		r.record(id, port)
@@ -114,7 +114,7 @@ func (r *refusals) try(skipped *refusal) {
 }
 
 // set puts a Service port into a state, or removes it if port is nil.
-func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
+func (r *skips) set(id tracker.PortID, port *tracker.ServicePort) {
 	if port == nil {
 		r.ruleset.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
 		return
@@ -123,10 +123,10 @@ func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
 }
 
 // skip keeps a Service as it was last committed, until it changes or is due.
-func (r *refusals) skip(service familyService, now time.Time, err error) {
+func (r *skips) skip(service familyService, now time.Time, err error) {
 	skipped := r.skipped[service]
 	if skipped == nil || skipped.changed {
-		skipped = &refusal{backoff: retry.Backoff{Min: firstRetry, Max: longestRetry}}
+		skipped = &skip{backoff: retry.Backoff{Min: firstRetry, Max: longestRetry}}
 		r.skipped[service] = skipped
 		r.log.Error("skipping a Service that the kernel refuses; it stays as it was last committed",
 			zap.String("service", service.namespace+"/"+service.name), zap.Stringer("family", service.family), zap.Error(err))
@@ -146,7 +146,7 @@ func (r *refusals) skip(service familyService, now time.Time, err error) {
 }
 
 // retry puts the Services that are due into the wanted state.
-func (r *refusals) retry() {
+func (r *skips) retry() {
 	now := time.Now()
 	for _, skipped := range r.skipped {
 		if !skipped.trying && !skipped.due.After(now) {
@@ -155,8 +155,8 @@ func (r *refusals) retry() {
 	}
 }
 
-// committed ends the refusals of Services that a commit contained.
-func (r *refusals) committed() {
+// committed ends the skips of Services that a commit contained.
+func (r *skips) committed() {
 	r.changes = make(map[tracker.PortID]portChange) // the first one was large, and clearing it would stay slow
 	var next time.Time
 	for service, skipped := range r.skipped {
@@ -179,7 +179,7 @@ func (r *refusals) committed() {
 }
 
 // ports counts the Service ports that are skipped.
-func (r *refusals) ports() (n int) {
+func (r *skips) ports() (n int) {
 	for _, skipped := range r.skipped {
 		n += len(skipped.wanted)
 	}
@@ -213,7 +213,7 @@ func attribute(r *services.Ruleset, err error) error {
 // A trial searches for the Services that the kernel refuses. It checks batches without committing them,
 // so what is programmed stays in force. The batches leave out the entries of affinity maps.
 type trial struct {
-	*refusals
+	*skips
 	// commit asks the kernel: it is commitRenewed.
 	commit func(ctx context.Context, batch nft.Batch, from uint32) (generation uint32, err error)
 	have   nft.Tables
@@ -283,7 +283,7 @@ func (t *trial) isolate(ctx context.Context, err error) bool {
 	return true
 }
 
-// named returns the Service of which a refusal names an element.
+// named returns the Service of which an error of the kernel names an element.
 func (t *trial) named(err error) (familyService, bool) {
 	var op *kernel.OpError
 	if !errors.As(err, &op) {

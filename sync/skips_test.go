@@ -190,8 +190,8 @@ func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
 		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		b.change(portWith("a", 1, 8))
-		if !k.endpointsHeld()[pod(8)] || len(b.loop.refusals.skipped) != 0 {
-			t.Errorf("held %v, skipped %v", k.endpointsHeld(), b.loop.refusals.skipped)
+		if !k.endpointsHeld()[pod(8)] || len(b.loop.skips.skipped) != 0 {
+			t.Errorf("held %v, skipped %v", k.endpointsHeld(), b.loop.skips.skipped)
 		}
 	})
 }
@@ -207,8 +207,8 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 			b := start(t, k, Options{})
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if len(b.loop.refusals.skipped) != 0 {
-				t.Errorf("%v: %d Services skipped", err, len(b.loop.refusals.skipped))
+			if len(b.loop.skips.skipped) != 0 {
+				t.Errorf("%v: %d Services skipped", err, len(b.loop.skips.skipped))
 			}
 			k.answer(nil)
 			time.Sleep(time.Minute)
@@ -225,7 +225,7 @@ func TestRefusedServiceIsReported(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(8): true, pod(9): true}}
 		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		var told []bool
-		b.loop.refusals.report = func(_, _ string, err error) { told = append(told, err != nil) }
+		b.loop.skips.report = func(_, _ string, err error) { told = append(told, err != nil) }
 		var leftOut []int
 		b.loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.SkippedPorts) }
 		for _, endpoint := range []byte{8, 7} {
@@ -367,11 +367,11 @@ func TestRefusalInKernel(t *testing.T) {
 		t.Errorf("report %+v", report)
 	}
 	g.check(t)
-	if len(g.refusals) != 1 {
-		t.Fatalf("%d Services skipped", len(g.refusals))
+	if len(g.skips) != 1 {
+		t.Fatalf("%d Services skipped", len(g.skips))
 	}
 	want := "table ip kube-nft: add element endpoints-tcp { 10.96.200.1 . tcp . 80 . 0 : "
-	if refusal := <-g.refusals; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) ||
+	if refusal := <-g.skips; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) ||
 		!errors.Is(refusal.err, unix.EINVAL) {
 		t.Errorf("skipped %s: %v", refusal.service, refusal.err)
 	}
@@ -399,8 +399,8 @@ func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 		g.report(t)
 		g.check(t)
 	}
-	if len(g.refusals) != 1 {
-		t.Errorf("%d Services skipped, want one", len(g.refusals))
+	if len(g.skips) != 1 {
+		t.Errorf("%d Services skipped, want one", len(g.skips))
 	}
 	text := lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "allowed-24")
 	if !strings.Contains(text, "20.0.1.0") || strings.Contains(text, "20.0.2.0") {
@@ -439,9 +439,9 @@ func TestRefusalsWhileOthersCommit(t *testing.T) {
 			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {
 				t.Errorf("%d races: the kernel has %v", races, held)
 			}
-			if len(b.loop.refusals.skipped) != 1 || b.loop.backoff.Failures() != 0 || k.unbounded > 0 {
+			if len(b.loop.skips.skipped) != 1 || b.loop.backoff.Failures() != 0 || k.unbounded > 0 {
 				t.Errorf("%d races: %d Services skipped, %d failed syncs, %d questions about no generation",
-					races, len(b.loop.refusals.skipped), b.loop.backoff.Failures(), k.unbounded)
+					races, len(b.loop.skips.skipped), b.loop.backoff.Failures(), k.unbounded)
 			}
 		})
 	}
