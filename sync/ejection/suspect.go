@@ -68,10 +68,10 @@ type out struct {
 	left         bool // out of the lists now
 	wait         time.Duration
 	times        int
-	// tried is when it was put back to be tried; zero before that. held says that it is out again because a connection
-	// waits for its answer; it is held once in a trial at most.
+	// tried is when it was put back to be tried; zero before that. awaits says that it is out again because a connection
+	// waits for its answer; that happens once in a trial at most.
 	tried           time.Time
-	held, heldOnce  bool
+	awaits, awaited bool
 	clients, lostOf int
 }
 
@@ -80,7 +80,7 @@ func (o *out) trial() bool { return !o.tried.IsZero() }
 
 // urgent reports whether the first connections of a trial may come, or wait for their answer.
 func (o *out) urgent(now time.Time) bool {
-	return o.held || o.trial() && !o.heldOnce && now.Sub(o.tried) < 3*lookInterval
+	return o.awaits || o.trial() && !o.awaited && now.Sub(o.tried) < 3*lookInterval
 }
 
 func (o *out) shown(id tracker.PortID, endpoint netip.AddrPort) Endpoint {
@@ -132,7 +132,7 @@ func missing(p *tracker.ServicePort, endpoint netip.AddrPort) bool {
 // do not lead to it any more.
 func (s *suspect) stuck(endpoint netip.AddrPort) bool {
 	o := s.out[endpoint]
-	return o != nil && o.left && !o.held && missing(s.port, endpoint) &&
+	return o != nil && o.left && !o.awaits && missing(s.port, endpoint) &&
 		!in(s.port, s.port.Cluster, endpoint) && !in(s.port, s.port.Local, endpoint)
 }
 
@@ -176,7 +176,7 @@ func (s *suspect) open(now time.Time) bool {
 	for id, known := range s.syns {
 		o, age := s.out[id.endpoint], now.Sub(known.first)
 		switch {
-		case o != nil && o.held:
+		case o != nil && o.awaits:
 			return true
 		case o != nil && o.left, age > window:
 		case age >= lookInterval*9/10:
@@ -282,7 +282,7 @@ func (s *suspect) verdicts(now time.Time) (list []verdict) {
 		age, o := now.Sub(known.first), s.out[id.endpoint]
 		switch {
 		case age < unanswered, age > window, known.last.Before(now), !known.first.After(s.answered[id.endpoint]):
-		case o != nil && o.left && !o.held, o != nil && known.first.Before(o.tried):
+		case o != nil && o.left && !o.awaits, o != nil && known.first.Before(o.tried):
 		case !s.admitted(known.client, id.endpoint):
 		default:
 			c := against[id.endpoint]
@@ -336,7 +336,7 @@ func (s *suspect) mayLeave(endpoint netip.AddrPort) bool {
 		}
 		return in(s.port, list, endpoint) && 2*gone <= length
 	}
-	if o := s.out[endpoint]; o != nil && o.held {
+	if o := s.out[endpoint]; o != nil && o.awaits {
 		return true // it counts already
 	}
 	return may(s.port.Cluster, func(l tracker.LeftOut) bool { return l.Cluster }) ||
@@ -351,7 +351,7 @@ func (s *suspect) leave(v verdict, now time.Time) *out {
 		s.out[v.endpoint] = o
 	}
 	o.wait = min(2*o.wait, longestOut)
-	o.since, o.until, o.tried, o.left, o.held, o.heldOnce = now, now.Add(o.wait), time.Time{}, true, false, false
+	o.since, o.until, o.tried, o.left, o.awaits, o.awaited = now, now.Add(o.wait), time.Time{}, true, false, false
 	o.clients, o.lostOf = v.clients, v.connections
 	o.times++
 	return o
@@ -375,10 +375,10 @@ func (s *suspect) endTerms(now time.Time) {
 			}
 		}
 		switch {
-		case waiting && !o.heldOnce: // few connections have to find out
-			o.left, o.held, o.heldOnce = true, true, true
-		case o.held && (!waiting || oldest > unanswered+lookInterval): // answered, or nothing speaks against it
-			o.left, o.held = false, false
+		case waiting && !o.awaited: // few connections have to find out
+			o.left, o.awaits, o.awaited = true, true, true
+		case o.awaits && (!waiting || oldest > unanswered+lookInterval): // answered, or nothing speaks against it
+			o.left, o.awaits = false, false
 		case !o.left && now.Sub(o.tried) >= o.wait:
 			delete(s.out, endpoint)
 		}

@@ -17,25 +17,25 @@ func serviceOf(id tracker.PortID) Service { return Service{id.Namespace, id.Serv
 // String returns "namespace/name".
 func (s Service) String() string { return s.Namespace + "/" + s.Name }
 
-// claims holds the Services with a health-check node port. All ports of a Service have the same
-// one; the Service claims it while one of them is left.
-type claims struct {
+// checks holds the Services with a health-check node port. All ports of a Service have the same
+// one; the Service has it while one of them is left.
+type checks struct {
 	ports    map[tracker.PortID]bool
 	count    map[Service]int                  // of its ports
 	services map[Service]*tracker.ServicePort // one of its ports
 }
 
-func newClaims() *claims {
-	return &claims{
+func newChecks() *checks {
+	return &checks{
 		ports:    make(map[tracker.PortID]bool),
 		count:    make(map[Service]int),
 		services: make(map[Service]*tracker.ServicePort),
 	}
 }
 
-// apply applies a delta, and reports whether claims come, go or change. Removals come first, as a
+// apply applies a delta, and reports whether Services come, go or change their port. Removals come first, as a
 // Service may have renamed its ports.
-func (c *claims) apply(delta *tracker.Delta) (changed bool) {
+func (c *checks) apply(delta *tracker.Delta) (changed bool) {
 	for id := range delta.Removed {
 		changed = c.remove(id) || changed
 	}
@@ -52,7 +52,7 @@ func (c *claims) apply(delta *tracker.Delta) (changed bool) {
 	return changed
 }
 
-func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) (changed bool) {
+func (c *checks) put(id tracker.PortID, port *tracker.ServicePort) (changed bool) {
 	service := serviceOf(id)
 	have := c.services[service]
 	if !c.ports[id] {
@@ -64,7 +64,7 @@ func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) (changed bool
 		!have.Created.Equal(port.Created)
 }
 
-func (c *claims) remove(id tracker.PortID) bool {
+func (c *checks) remove(id tracker.PortID) bool {
 	if !c.ports[id] {
 		return false
 	}

@@ -51,7 +51,7 @@ type Services struct {
 	most    int // ports that are open at a time, each at each address
 
 	mu        sync.Mutex
-	claims    *claims
+	checks    *checks
 	addresses []netip.Addr
 	applied   bool // Apply has been called
 
@@ -93,7 +93,7 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 		wake:    retry.NewWake(),
 		pool:    web.NewPool(connections),
 		most:    most,
-		claims:  newClaims(),
+		checks:  newChecks(),
 		open:    make(map[netip.AddrPort]*listener),
 		reported: &quota.Quota{Interval: time.Minute, PerNamespace: problemsPerNamespace, Total: problemsTotal,
 			Repeat: time.Hour},
@@ -105,7 +105,7 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := s.claims.apply(delta)
+	changed := s.checks.apply(delta)
 	if s.applied && !changed && slices.Equal(s.addresses, addresses) {
 		return
 	}
@@ -168,7 +168,7 @@ func (s *Services) shutdown() {
 // the limit.
 func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 	s.mu.Lock()
-	services, addresses := maps.Clone(s.claims.services), s.addresses // Apply does not wait for the rest
+	services, addresses := maps.Clone(s.checks.services), s.addresses // Apply does not wait for the rest
 	s.mu.Unlock()
 	won, lost := winners(services)
 	ports := make(map[netip.AddrPort]Service, len(won)*len(addresses))
@@ -277,7 +277,7 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 func (s *Services) ready(service Service) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if port := s.claims.services[service]; port != nil {
+	if port := s.checks.services[service]; port != nil {
 		return port.LocalReady
 	}
 	return 0

@@ -79,11 +79,11 @@ func TestClaims(t *testing.T) {
 			"map[]", "map[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			claims := newClaims()
+			checks := newChecks()
 			for _, delta := range tt.deltas {
-				claims.apply(delta)
+				checks.apply(delta)
 			}
-			won, lost := winners(claims.services)
+			won, lost := winners(checks.services)
 			if got := fmt.Sprint(won); got != tt.want {
 				t.Errorf("served: %s, want %s", got, tt.want)
 			}
@@ -94,8 +94,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsChange: only what decides who gets a port makes all ports be looked at again. Endpoints come and go often.
-func TestClaimsChange(t *testing.T) {
+// TestChecksChange: only what decides who gets a port makes all ports be looked at again. Endpoints come and go often.
+func TestChecksChange(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		port *tracker.ServicePort
@@ -107,9 +107,9 @@ func TestClaimsChange(t *testing.T) {
 		{"no port", newPort("web", "http", tracker.IPv4, 0, 0, 9), true},
 		{"another Service", newPort("other", "http", tracker.IPv4, 30000, 1, 9), true},
 	} {
-		claims := newClaims()
-		claims.apply(changed(newPort("web", "http", tracker.IPv4, 30000, 1, 9)))
-		if got := claims.apply(changed(tt.port)); got != tt.want {
+		checks := newChecks()
+		checks.apply(changed(newPort("web", "http", tracker.IPv4, 30000, 1, 9)))
+		if got := checks.apply(changed(tt.port)); got != tt.want {
 			t.Errorf("%s: changed %v, want %v", tt.name, got, tt.want)
 		}
 	}

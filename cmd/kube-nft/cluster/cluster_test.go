@@ -550,7 +550,7 @@ func TestLines(t *testing.T) {
 	const text = "one\n\nthree is longer\nfour"
 	for size := 1; size <= len(text); size++ {
 		var got []string
-		l := &lines{take: func(line []byte) error { got = append(got, string(line)); return nil }}
+		l := &lines{add: func(line []byte) error { got = append(got, string(line)); return nil }}
 		for part := range slices.Chunk([]byte(text), size) {
 			if n, err := l.Write(part); n != len(part) || err != nil {
 				t.Fatalf("parts of %d: wrote %d, %v", size, n, err)
@@ -598,12 +598,12 @@ func TestMerger(t *testing.T) {
 			node string
 			text []byte
 		}{{"a", lost(2*time.Second, 2)}, {"worker-1", lost(time.Second, 1)}, {"a", lost(3*time.Second, 3)}} {
-			if err := m.take(line.node, line.text); err != nil {
+			if err := m.add(line.node, line.text); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if m.take("a", []byte("{}")) == nil || m.take("a", []byte("text")) == nil {
-			t.Error("what is no event was taken")
+		if m.add("a", []byte("{}")) == nil || m.add("a", []byte("text")) == nil {
+			t.Error("what is no event was added")
 		}
 		if out.Len() > 0 {
 			t.Errorf("printed at once: %s", &out)
@@ -612,7 +612,7 @@ func TestMerger(t *testing.T) {
 		if took := time.Since(began); took < mergeDelay || !errors.Is(context.Cause(ctx), errEnough) {
 			t.Errorf("after %s: %v", took, context.Cause(ctx))
 		}
-		if err := m.take("a", lost(0, 4)); err != nil {
+		if err := m.add("a", lost(0, 4)); err != nil {
 			t.Error(err)
 		}
 		if err := m.flush(time.Time{}); !errors.Is(err, errEnough) {
@@ -643,11 +643,11 @@ func TestMergerIsBounded(t *testing.T) {
 	}
 	line = append(line, strings.Repeat(" ", 1<<20)...)
 	for range 100 {
-		if err := m.take("a", line); err != nil {
+		if err := m.add("a", line); err != nil {
 			t.Fatal(err)
 		}
-		if len(m.held)<<20 > maxHeld {
-			t.Fatalf("%d lines of a MiB are held", len(m.held))
+		if len(m.waiting)<<20 > maxWaiting {
+			t.Fatalf("%d lines of a MiB wait", len(m.waiting))
 		}
 	}
 	if err := m.flush(time.Time{}); !errors.Is(err, errEnough) || m.size != 0 {

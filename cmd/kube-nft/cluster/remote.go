@@ -80,11 +80,11 @@ func (r *remote) flags(cmd *cobra.Command) (list []string) {
 // maxLine bounds a document of a node.
 const maxLine = 8 << 20
 
-// follow runs a command that prints documents on all members at once until ctx ends, and gives each line to take, which
+// follow runs a command that prints documents on all members at once until ctx ends, and gives each line to add, which
 // may be called by several goroutines, and its warnings to warn. ended has the nodes whose command has ended, with the
 // problem if there was one: a command that has not begun within the timeout is one.
 func (c *cluster) follow(ctx context.Context, members []member, args []string,
-	take func(node string, line []byte) error, warn func(node, text string), ended func(answer)) {
+	add func(node string, line []byte) error, warn func(node, text string), ended func(answer)) {
 	var all sync.WaitGroup
 	for _, m := range members {
 		if _, problem := m.state(); !m.answers() {
@@ -97,8 +97,8 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 			stdin, end := io.Pipe() // the command ends when nothing can come any more
 			defer end.Close()
 			defer context.AfterFunc(ctx, func() { end.Close() })()
-			out := &lines{take: func(line []byte) error { return take(m.node.Name, line) }}
-			said := &lines{take: func(line []byte) error {
+			out := &lines{add: func(line []byte) error { return add(m.node.Name, line) }}
+			said := &lines{add: func(line []byte) error {
 				if text, ok := strings.CutPrefix(string(line), "kube-nft: warning: "); ok {
 					warn(m.node.Name, text)
 				}
@@ -145,9 +145,9 @@ func (r *firstRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// lines gives whole lines to take, which must not keep them.
+// lines gives whole lines to add, which must not keep them.
 type lines struct {
-	take func(line []byte) error
+	add  func(line []byte) error
 	rest []byte // of a line that has not ended
 }
 
@@ -162,7 +162,7 @@ func (l *lines) Write(p []byte) (int, error) {
 		if !whole {
 			break
 		}
-		if err := l.take(l.rest); err != nil {
+		if err := l.add(l.rest); err != nil {
 			return 0, err
 		}
 		l.rest = l.rest[:0]

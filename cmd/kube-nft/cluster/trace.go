@@ -87,7 +87,7 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 		var mu sync.Mutex
 		var problems []answer
 		warned := warnings{out: cmd.ErrOrStderr()}
-		cluster.follow(ctx, members, command, m.take, warned.add, func(a answer) {
+		cluster.follow(ctx, members, command, m.add, warned.add, func(a answer) {
 			mu.Lock()
 			defer mu.Unlock()
 			if a.Problem != "" { // at once: the others may go on for long
@@ -110,8 +110,8 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 const (
 	// mergeDelay is how long an event waits for earlier ones of other nodes.
 	mergeDelay = time.Second
-	// maxHeld bounds the events that wait, in bytes of their lines: about 100,000 connections.
-	maxHeld = 32 << 20
+	// maxWaiting bounds the events that wait, in bytes of their lines: about 100,000 connections.
+	maxWaiting = 32 << 20
 )
 
 // errEnough ends a command that has printed as many events as it was asked for.
@@ -125,31 +125,31 @@ type merger struct {
 	width int    // of the names of nodes
 	count int    // of events to print; 0: all
 
-	mu     sync.Mutex
-	held   []heldEvent
-	size   int   // of the lines of held
-	failed error // no more is printed
-	begun  bool
-	shown  int
+	mu      sync.Mutex
+	waiting []waitingEvent
+	size    int   // of the lines of waiting
+	failed  error // no more is printed
+	begun   bool
+	shown   int
 }
 
-type heldEvent struct {
+type waitingEvent struct {
 	event inspect.Event
 	came  time.Time
 	size  int // of its line
 }
 
-// take holds a line of a node back.
-func (m *merger) take(node string, line []byte) error {
+// add takes in a line of a node.
+func (m *merger) add(node string, line []byte) error {
 	event, err := inspect.ReadEvent(line)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoJSON, err)
 	}
 	event.At().Node = node
 	m.mu.Lock()
-	m.held = append(m.held, heldEvent{event, time.Now(), len(line)})
+	m.waiting = append(m.waiting, waitingEvent{event, time.Now(), len(line)})
 	m.size += len(line)
-	full := m.size >= maxHeld
+	full := m.size >= maxWaiting
 	m.mu.Unlock()
 	if full {
 		_ = m.flush(time.Time{}) // printLate sees the error, which is not the node's
@@ -178,18 +178,18 @@ func (m *merger) printLate(ctx context.Context, stop context.CancelCauseFunc) {
 func (m *merger) flush(before time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	slices.SortStableFunc(m.held, func(a, b heldEvent) int { return a.event.At().Time.Compare(b.event.At().Time) })
-	n := len(m.held)
-	for !before.IsZero() && n > 0 && !m.held[n-1].came.Before(before) {
+	slices.SortStableFunc(m.waiting, func(a, b waitingEvent) int { return a.event.At().Time.Compare(b.event.At().Time) })
+	n := len(m.waiting)
+	for !before.IsZero() && n > 0 && !m.waiting[n-1].came.Before(before) {
 		n--
 	}
-	for _, h := range m.held[:n] {
+	for _, h := range m.waiting[:n] {
 		m.size -= h.size
 		if m.failed == nil {
 			m.failed = m.print(h.event)
 		}
 	}
-	m.held = slices.Clone(m.held[n:])
+	m.waiting = slices.Clone(m.waiting[n:])
 	return m.failed
 }
 
