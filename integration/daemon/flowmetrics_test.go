@@ -134,23 +134,33 @@ func endFlows(t *testing.T, protocol tracker.Protocol) {
 	}
 }
 
+// flowProtocols are the protocols of connections whose bytes are compared, with how many bytes or datagrams each sends.
+var flowProtocols = []struct {
+	protocol corev1.Protocol
+	network  string
+	number   tracker.Protocol
+	n        int
+}{
+	{corev1.ProtocolTCP, "tcp", tracker.TCP, 3000},
+	{corev1.ProtocolUDP, "udp", tracker.UDP, 200},
+}
+
+// newUncounted returns a crossing with a Service, while the kernel counts nothing.
+func newUncounted(t *testing.T, protocol corev1.Protocol) *crossing {
+	t.Helper()
+	c := newCrossing(t)
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
+	c.publish(t, nil, protocol, nil, endpointState{0, ""})
+	return c
+}
+
 // TestFlowMetricsInKernel: what clients sent and got is what the metrics say, in both families and at every address,
 // for connections that end and for one that outlives a daemon, of which counts what it moves while a daemon runs.
 func TestFlowMetricsInKernel(t *testing.T) {
-	for _, tt := range []struct {
-		protocol corev1.Protocol
-		network  string
-		number   tracker.Protocol
-		n        int
-	}{
-		{corev1.ProtocolTCP, "tcp", tracker.TCP, 3000},
-		{corev1.ProtocolUDP, "udp", tracker.UDP, 200},
-	} {
+	for _, tt := range flowProtocols {
 		t.Run(tt.network, func(t *testing.T) {
-			c := newCrossing(t)
-			lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
-			lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
-			c.publish(t, nil, tt.protocol, nil, endpointState{0, ""})
+			c := newUncounted(t, tt.protocol)
 			asks := []string{"--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249"}
 			proxy := c.start(t, asks...)
 			lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
@@ -244,10 +254,7 @@ func off(got, want float64) float64 { return math.Abs(got-want) / want }
 // TestFlowMetricsNotAskedFor: without the flag the daemon leaves the kernel's accounting alone, listens to no ends of
 // connections, and has no such metrics.
 func TestFlowMetricsNotAskedFor(t *testing.T) {
-	c := newCrossing(t)
-	lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
-	lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
-	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})
+	c := newUncounted(t, corev1.ProtocolTCP)
 	c.start(t, "--metrics-bind-address", "127.0.0.1:10249")
 	target := c.targets()[0]
 	conn := target.connect(t, "tcp", 0)

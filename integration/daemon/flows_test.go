@@ -9,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // endedFlows are the documents of a running kube-nft flows.
@@ -59,22 +56,11 @@ func (f *endedFlows) next(t *testing.T) (d endedFlow) {
 // every address, in both families and over a restart of the daemon, and what the lines have is what clients sent and
 // got. It sets the kernel's accounting back when it is interrupted.
 func TestFlowsInKernel(t *testing.T) {
-	for _, tt := range []struct {
-		protocol corev1.Protocol
-		network  string
-		number   tracker.Protocol
-		n        int
-	}{
-		{corev1.ProtocolTCP, "tcp", tracker.TCP, 3000},
-		{corev1.ProtocolUDP, "udp", tracker.UDP, 100},
-	} {
+	for _, tt := range flowProtocols {
 		t.Run(tt.network, func(t *testing.T) {
 			t.Parallel()
-			c := newCrossing(t)
-			c.publish(t, nil, tt.protocol, nil, endpointState{0, ""})
+			c := newUncounted(t, tt.protocol)
 			proxy := c.start(t)
-			lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
-			lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
 			flows := startFlows(t)
 			for family := range 2 {
 				at := make(map[string]int)
