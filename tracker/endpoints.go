@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sort"
 )
 
 // A candidate is an endpoint from the viewpoint of one port of a Service on this node.
@@ -37,16 +38,23 @@ type gathering struct {
 
 // gather returns the endpoints that parts have for p in family, sorted and without duplicates; they
 // are valid until the next call. With uniform, their ports are 0. parts must be in the order of their names: the
-// winner among duplicates must not depend on the order of events.
-func (g *gathering) gather(parts []*slice, p *port, family Family, zone string, uniform bool) []candidate {
+// winner among duplicates must not depend on the order of events. If only is not nil, it returns the endpoints at these
+// addresses, which are sorted.
+func (g *gathering) gather(parts []*slice, p *port, family Family, zone string, uniform bool,
+	only []netip.Addr) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
 	for _, part := range parts {
 		if part.family != family {
 			continue
 		}
 		for _, number := range part.numbers(p, uniform) {
-			for i := range part.endpoints {
-				g.all = append(g.all, newCandidate(&part.endpoints[i], number, zone))
+			add := func(e *endpoint) { g.all = append(g.all, newCandidate(e, number, zone)) }
+			if only != nil {
+				part.eachAt(only, add)
+			} else {
+				for i := range part.endpoints {
+					add(&part.endpoints[i])
+				}
 			}
 			g.ends = append(g.ends, len(g.all))
 		}
@@ -91,34 +99,48 @@ func mergeRuns(merged, a, b []candidate) []candidate {
 	return append(append(merged, a...), b...)
 }
 
+// eachAt calls f for the endpoints at addresses, which are sorted. Of 300 slices most have none of them, or all lie
+// between a few others: it looks further from endpoint to endpoint in steps that double.
+func (s *slice) eachAt(addrs []netip.Addr, f func(e *endpoint)) {
+	rest := s.endpoints
+	for _, addr := range addrs {
+		end := 1
+		for end < len(rest) && rest[end].addr.Less(addr) {
+			end *= 2
+		}
+		rest = rest[sort.Search(min(end, len(rest)), func(i int) bool { return !rest[i].addr.Less(addr) }):]
+		if len(rest) == 0 {
+			return
+		}
+		if rest[0].addr == addr {
+			f(&rest[0])
+		}
+	}
+}
+
 // A listing is the result of gather for a port of a Service with many slices, kept up to date: a
 // change should cost in proportion to the change, not to the Service.
 type listing []candidate
 
-// update brings what parts have at addr into the listing.
-func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string, uniform bool) {
-	var found []candidate
-	for _, part := range parts {
-		i, ok := slices.BinarySearchFunc(part.endpoints, addr, func(e endpoint, addr netip.Addr) int {
-			return e.addr.Compare(addr)
-		})
-		if !ok {
-			continue
+// update replaces all that is at addresses, which are sorted, by found, a result of gather.
+func (g *gathering) update(l *listing, addrs []netip.Addr, found []candidate) {
+	from := func(list listing, addr netip.Addr) int {
+		return sort.Search(len(list), func(i int) bool { return !list[i].at.Addr().Less(addr) })
+	}
+	first := from(*l, addrs[0])
+	next, rest := g.spare[:0], (*l)[first:]
+	for _, addr := range addrs {
+		i := from(rest, addr)
+		next, rest = append(next, rest[:i]...), rest[i:]
+		for len(rest) > 0 && rest[0].at.Addr() == addr {
+			rest = rest[1:]
 		}
-		for _, number := range part.numbers(p, uniform) {
-			found = append(found, newCandidate(&part.endpoints[i], number, zone))
+		for len(found) > 0 && found[0].at.Addr() == addr {
+			next, found = append(next, found[0]), found[1:]
 		}
 	}
-	slices.SortStableFunc(found, candidate.compare)
-	found = slices.CompactFunc(found, func(a, b candidate) bool { return a.at == b.at })
-	first, _ := slices.BinarySearchFunc(*l, addr, func(c candidate, addr netip.Addr) int {
-		return c.at.Addr().Compare(addr)
-	})
-	last := first
-	for last < len(*l) && (*l)[last].at.Addr() == addr {
-		last++
-	}
-	*l = slices.Replace(*l, first, last, found...)
+	g.spare = append(next, rest...)
+	*l = append((*l)[:first], g.spare...)
 }
 
 // A portGroup is ports of a Service that have the same endpoints in a family, but for the number of the port: the same
@@ -170,7 +192,7 @@ func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
 	p, family := &e.service.ports[g.ports[0]], e.service.fronts[j].family
 	if len(e.slices) < manySlices {
 		e.listings, e.changed = nil, nil
-		return t.gathering.gather(e.slices, p, family, t.zone, g.uniform)
+		return t.gathering.gather(e.slices, p, family, t.zone, g.uniform, nil)
 	}
 	if e.listings == nil {
 		e.listings = make([]listing, len(e.service.ports)*len(e.service.fronts))
@@ -181,13 +203,10 @@ func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
 	}
 	l := of(g.ports[0])
 	if len(*l) == 0 || ((*l)[0].at.Port() == 0) != g.uniform {
-		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone, g.uniform)...)
-		return *l
-	}
-	for _, addr := range e.changed {
-		if FamilyOf(addr) == family {
-			l.update(addr, e.slices, p, t.zone, g.uniform)
-		}
+		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone, g.uniform, nil)...)
+	} else if len(e.changed) > 0 {
+		found := t.gathering.gather(e.slices, p, family, t.zone, g.uniform, e.changed)
+		t.gathering.update(l, e.changed, found)
 	}
 	return *l
 }
@@ -196,21 +215,8 @@ func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
 // gathering anew is as quick.
 const manySlices = 4
 
-// maxChanged is how many changed addresses are looked up one by one at least. In many long slices it is as many as half
-// of a slice has: they are looked up in each slice, which costs less than to gather all slices.
-const maxChanged = 64
-
-// manyChanged reports whether gathering anew is quicker than looking up what has changed.
-func (e *entry) manyChanged() bool {
-	if len(e.changed) <= maxChanged {
-		return false
-	}
-	endpoints := 0
-	for _, part := range e.slices {
-		endpoints += len(part.endpoints)
-	}
-	return len(e.changed) > endpoints/len(e.slices)/2
-}
+// maxChanged is how many changed addresses a Service remembers. After more, all are gathered anew.
+const maxChanged = 4096
 
 // markChanged marks the addresses at which two values of a slice differ, if there are listings to update;
 // nil is a slice without endpoints.
@@ -223,7 +229,7 @@ func (e *entry) markChanged(before, now *slice) {
 		b = now.endpoints
 	}
 	e.changed = appendChanged(e.changed, a, b)
-	if e.manyChanged() || before != nil && now != nil && !slices.Equal(before.ports, now.ports) {
+	if len(e.changed) > maxChanged || before != nil && now != nil && !slices.Equal(before.ports, now.ports) {
 		e.forgetListings()
 	}
 }

@@ -157,6 +157,8 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 		return nil
 	}
 	ports := t.portsOf(e)
+	slices.SortFunc(e.changed, netip.Addr.Compare)
+	e.changed = slices.Compact(e.changed)
 	for j := range s.fronts {
 		here := t.chooseEndpoints(e, j, ports)
 		if s.healthPort == 0 { // without it, their number is no part of the port
