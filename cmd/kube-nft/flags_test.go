@@ -184,6 +184,10 @@ func TestExitCodes(t *testing.T) {
 			"kube-nft: " + wrong + ": oomScoreAdj low: expected a whole number from -2147483648 to 2147483647\n"},
 		{[]string{"--config", directory}, exitFailed,
 			"kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
+		{[]string{"diff", "--config", directory}, exitTrouble,
+			"kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
+		{[]string{"explain", "10.0.0.1", "10.0.0.2:80/tcp", "--config", directory}, exitTrouble,
+			"kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
 		{[]string{"--write-config-to", directory}, exitFailed,
 			"kube-nft: --write-config-to: open " + directory + ": is a directory\n"},
 	} {

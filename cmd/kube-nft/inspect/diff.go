@@ -96,12 +96,8 @@ Without --config, diff uses the settings of the daemon that runs here. Flags tak
   kube-nft diff --manifests deploy/examples --hostname-override node-a`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
-			var invalid *config.Error
-			if err != nil && !errors.As(err, &invalid) {
-				return TroubleError{err} // 1 would say that something differs
-			}
 			if err != nil {
-				return err
+				return TroubleError{err} // 1 would say that something differs
 			}
 			err = diff(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err != nil && !errors.Is(err, ErrDiffers) {

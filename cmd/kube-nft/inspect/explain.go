@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -74,7 +73,7 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 			sourced := fromSource || slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
-				return err
+				return TroubleError{err}
 			}
 			return q.explain(cmd, c, &f, sourced, fromKernel)
 		},
@@ -97,16 +96,9 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *output.Form,
 	sourced, fromKernel bool) (err error) {
 	var wanted *answer
-	trouble := func(err error) error {
-		var usage config.UsageError
-		if errors.As(err, &usage) {
-			return err
-		}
-		return TroubleError{err}
-	}
 	if sourced {
 		if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
-			return trouble(err)
+			return TroubleError{err}
 		}
 	}
 	if sourced && !fromKernel {
@@ -114,7 +106,7 @@ func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *output.For
 	}
 	held, err := q.explainKernel(cmd.Context(), c, cmd.ErrOrStderr())
 	if err != nil {
-		return trouble(err)
+		return TroubleError{err}
 	}
 	if wanted == nil || held.Verdict == wanted.Verdict {
 		return held.print(cmd.OutOrStdout(), f)

@@ -227,7 +227,7 @@ func (s *selection) setLabelled(cmd *cobra.Command, reader *config.Reader) error
 	}
 	c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 	if err != nil {
-		return err
+		return TroubleError{err}
 	}
 	services, err := c.Services(cmd.Context(), s.namespace, selector, c.Log(cmd.ErrOrStderr()))
 	if err != nil {
