@@ -93,6 +93,24 @@ func newWorld(t *testing.T, endpoints int) *world {
 	return w
 }
 
+// newSilentWorld returns a world with three endpoints, of which the second one does not answer and is left out.
+func newSilentWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, 3)
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 {
+			return never
+		}
+		return 0
+	}
+	w.connect = every(2, func() { w.open(w.IntN(20)) })
+	w.run(6 * time.Second)
+	if len(w.port.Cluster) != 2 {
+		t.Fatalf("%v: endpoint 1 does not answer", w.port.Cluster)
+	}
+	return w
+}
+
 // publish gives the Service so many endpoints, some of them not ready.
 func (w *world) publish(endpoints int, unready ...int) {
 	err := w.tracker.SetService(&corev1.Service{
@@ -415,25 +433,15 @@ func TestTerms(t *testing.T) {
 
 // TestKubernetesDecides: an endpoint of which Kubernetes says something new is in its Service at once.
 func TestKubernetesDecides(t *testing.T) {
-	w := newWorld(t, 3)
-	down := true
-	w.answer = func(endpoint, _ int) time.Duration {
-		if endpoint == 1 && down {
-			return never
-		}
-		return 0
-	}
-	w.connect = every(2, func() { w.open(w.IntN(20)) })
-	w.run(6 * time.Second)
-	if shown := w.watcher.Endpoints(); len(shown) != 1 || shown[0].Endpoint != endpointAt(1) || shown[0].Clients < 2 ||
-		len(w.port.Cluster) != 2 {
-		t.Fatalf("%+v, %v", shown, w.port.Cluster)
+	w := newSilentWorld(t)
+	if shown := w.watcher.Endpoints(); len(shown) != 1 || shown[0].Endpoint != endpointAt(1) || shown[0].Clients < 2 {
+		t.Fatalf("%+v", shown)
 	}
 	w.publish(3, 1)
 	w.commit()
 	w.publish(3)
 	w.commit()
-	down = false
+	w.answer = func(int, int) time.Duration { return 0 }
 	if len(w.port.Cluster) != 3 {
 		t.Errorf("%v: the endpoint was ready again", w.port.Cluster)
 	}
@@ -445,18 +453,7 @@ func TestKubernetesDecides(t *testing.T) {
 
 // TestUnreadable: what was left out comes back when connection tracking cannot be read any more.
 func TestUnreadable(t *testing.T) {
-	w := newWorld(t, 3)
-	w.answer = func(endpoint, _ int) time.Duration {
-		if endpoint == 1 {
-			return never
-		}
-		return 0
-	}
-	w.connect = every(2, func() { w.open(w.IntN(20)) })
-	w.run(6 * time.Second)
-	if len(w.port.Cluster) != 2 {
-		t.Fatalf("%v: endpoint 1 does not answer", w.port.Cluster)
-	}
+	w := newSilentWorld(t)
 	w.failure = errors.New("no buffer space available")
 	w.run(2 * time.Second)
 	if len(w.port.Cluster) != 3 || len(w.watcher.Endpoints()) > 0 {
@@ -489,18 +486,7 @@ func TestIncompleteReading(t *testing.T) {
 
 // TestPortComesAgain: a port that was away for a while has all its endpoints.
 func TestPortComesAgain(t *testing.T) {
-	w := newWorld(t, 3)
-	w.answer = func(endpoint, _ int) time.Duration {
-		if endpoint == 1 {
-			return never
-		}
-		return 0
-	}
-	w.connect = every(2, func() { w.open(w.IntN(20)) })
-	w.run(6 * time.Second)
-	if len(w.port.Cluster) != 2 {
-		t.Fatalf("%v: endpoint 1 does not answer", w.port.Cluster)
-	}
+	w := newSilentWorld(t)
 	w.connect = func() {}
 	if err := w.tracker.SetService(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
@@ -523,15 +509,7 @@ func TestPortComesAgain(t *testing.T) {
 
 // TestConnectionsAreSaved: connections that wait for an endpoint that is left out go to another one.
 func TestConnectionsAreSaved(t *testing.T) {
-	w := newWorld(t, 3)
-	w.answer = func(endpoint, _ int) time.Duration {
-		if endpoint == 1 {
-			return never
-		}
-		return 0
-	}
-	w.connect = every(2, func() { w.open(w.IntN(20)) })
-	w.run(6 * time.Second)
+	w := newSilentWorld(t)
 	for _, c := range w.flows {
 		if c.Endpoint() == endpointAt(1) && w.now.Sub(c.begun) > time.Second {
 			t.Errorf("a connection waits since %v", c.begun)
