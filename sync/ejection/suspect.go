@@ -248,9 +248,10 @@ func (s *suspect) answer(flow *conntrack.Flow, now time.Time) {
 	s.fresh = from
 }
 
-// admitted reports whether a client counts that waits for the answer of an endpoint: another endpoint has just answered
-// it; or any has answered it earlier, with session affinity this very one, and the client does not wait for another
-// endpoint that answers others. Else it may be a client that a policy blocks.
+// admitted reports whether it counts that an endpoint does not answer a client. A network policy may block the client, so
+// something must have answered it: another endpoint answered a new connection, or any endpoint a connection that
+// connection tracking still has. The second is not enough if the client also waits for another endpoint that answers
+// others.
 func (s *suspect) admitted(from netip.Addr, endpoint netip.AddrPort) bool {
 	c := s.clients[from]
 	return c != nil && (c.newly.other(endpoint) || c.answered && !c.waits.other(endpoint))
@@ -264,10 +265,12 @@ type verdict struct {
 
 // verdicts returns the endpoints that are to be left out.
 //
-// A connection counts against its endpoint if it has waited long enough, if the endpoint has not been seen to answer a
-// connection since, and if its client is admitted. Another endpoint must have answered a new connection in the same
-// time. Connections of two clients are enough; of one client three, if no other client is there. An endpoint on trial
-// is left out for one.
+// A connection counts against its endpoint if it has waited for longer than unanswered and less long than window, if the
+// endpoint has answered no new connection since, and if its client is admitted. While an endpoint is tried again, only
+// connections of the trial count.
+//
+// An endpoint is left out if another endpoint has answered a new connection since the first of these began, and if they
+// come from two clients, or are three of the only client that is answered, or if it is tried again.
 func (s *suspect) verdicts(now time.Time) (list []verdict) {
 	if !s.compares {
 		return nil

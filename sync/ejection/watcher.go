@@ -70,8 +70,9 @@ type Options struct {
 	Committed Committed
 	// Open opens the table; it is called when the first port asks for a watch. The table stays open.
 	Open func() (Table, error)
-	// LeaveOut says which endpoints of a port are to be left out, as tracker.Tracker.LeaveOut. Silent says which of them
-	// Kubernetes has not spoken of since, as tracker.Tracker.Silent.
+	// LeaveOut replaces the endpoints of a port that are left out of its lists: tracker.Tracker.LeaveOut. Silent returns
+	// those of them whose conditions Kubernetes has not changed since: tracker.Tracker.Silent. The others are in the lists
+	// again.
 	LeaveOut func(tracker.PortID, []netip.AddrPort)
 	Silent   func(tracker.PortID) []netip.AddrPort
 	// CPUTime tells how long the calling thread has worked; nil: the time that passes.
@@ -202,26 +203,10 @@ func (w *Watcher) interval(now time.Time) time.Duration {
 	return lookInterval
 }
 
-// look reads what connection tracking knows, and decides which endpoints are left out from now on.
+// look decides which endpoints are left out from now on; while it cannot, none is.
 func (w *Watcher) look(ctx context.Context, now time.Time) {
 	w.refresh()
-	var stuck []conntrack.Flow
-	var err error
-	if w.table == nil {
-		w.table, err = w.options.Open()
-	}
-	if err == nil {
-		stuck, err = w.readSilent(ctx, now)
-	}
-	if err == nil {
-		err = w.readAnswered(ctx, now)
-	}
-	if err == nil {
-		w.judge(now)
-		if len(stuck) > 0 {
-			_, err = w.table.Delete(ctx, stuck, nil)
-		}
-	}
+	err := w.read(ctx, now)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -234,6 +219,29 @@ func (w *Watcher) look(ctx context.Context, now time.Time) {
 		}
 	}
 	w.show()
+}
+
+// read reads what connection tracking knows, judges by it, and deletes connections that should try another endpoint.
+func (w *Watcher) read(ctx context.Context, now time.Time) error {
+	if w.table == nil {
+		table, err := w.options.Open()
+		if err != nil {
+			return err
+		}
+		w.table = table
+	}
+	stuck, err := w.readSilent(ctx, now)
+	if err != nil {
+		return err
+	}
+	if err := w.readAnswered(ctx, now); err != nil {
+		return err
+	}
+	w.judge(now)
+	if len(stuck) > 0 {
+		_, err = w.table.Delete(ctx, stuck, nil)
+	}
+	return err
 }
 
 // putBack puts all endpoints back, because no port asks any more, or because nothing can be read that would say that they

@@ -22,13 +22,7 @@ func (d *daemon) newEjection() *ejection.Watcher {
 	}}
 	return ejection.New(ejection.Options{
 		Log: d.log, Committed: d.view,
-		Open: func() (ejection.Table, error) {
-			table, err := conntrack.Open()
-			if err != nil {
-				return nil, err
-			}
-			return table, nil
-		},
+		Open: func() (ejection.Table, error) { return conntrack.Open() },
 		LeaveOut: func(id tracker.PortID, endpoints []netip.AddrPort) {
 			d.tracker.LeaveOut(id, endpoints)
 			d.queue.Notify()

@@ -19,20 +19,8 @@ func (d *daemon) newFlows() *flows.Counter {
 			_, ok := d.tracker.ServiceUID(s.Namespace, s.Name)
 			return ok
 		},
-		Open: func() (flows.Table, error) {
-			table, err := conntrack.Open()
-			if err != nil {
-				return nil, err
-			}
-			return table, nil
-		},
-		Listen: func() (flows.Endings, error) {
-			endings, err := conntrack.Listen(endingsBuffer)
-			if err != nil {
-				return nil, err
-			}
-			return endings, nil
-		},
+		Open:    func() (flows.Table, error) { return conntrack.Open() },
+		Listen:  func() (flows.Endings, error) { return conntrack.Listen(endingsBuffer) },
 		Account: func() error { return errors.Join(logSysctls(conntrack.Account(sysctlRoot), d.log)...) },
 	})
 }
