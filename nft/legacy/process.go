@@ -159,9 +159,22 @@ func readListeners(root string, wanted func(addr string, port uint16) bool) (fou
 	return found, known, nil
 }
 
-// commandLen is how much of a process's arguments is read. A process may have megabytes of them, and
-// a pod thousands of processes.
-const commandLen = 4096
+// Arguments returns the arguments of a process, the program first. dir is its directory in a proc file system. It returns
+// none of the kernel's own threads, and none of a process that is gone or hidden from us.
+func Arguments(dir string) []string {
+	const most = 4096 // a process may have megabytes of arguments, and a pod thousands of processes
+	file, err := os.Open(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, most))
+	if err != nil {
+		return nil
+	}
+	// Each argument ends with a zero byte. Processes that set their own title, as k3s does, separate arguments by spaces.
+	return strings.FieldsFunc(string(text), func(c rune) bool { return c == 0 || c == ' ' })
+}
 
 // scan lists the processes whose arguments are a kube-proxy's and that can write its rules, and the
 // numbers of all processes.
@@ -172,7 +185,6 @@ func scan(root string) (list []Process, pids []int, err error) {
 	}
 	us := filepath.Join(root, "thread-self")
 	network, users := networkOf(us), usersOf(us)
-	buf := make([]byte, commandLen)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -180,19 +192,7 @@ func scan(root string) (list []Process, pids []int, err error) {
 		}
 		pids = append(pids, pid)
 		dir := filepath.Join(root, e.Name())
-		file, err := os.Open(filepath.Join(dir, "cmdline"))
-		if err != nil {
-			continue // it is gone, or hidden from us
-		}
-		n, err := io.ReadFull(file, buf)
-		file.Close()
-		if n == 0 || err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-			continue
-		}
-		// Each argument ends with a zero byte. Processes that set their own title, as k3s does,
-		// separate arguments by spaces.
-		args := strings.FieldsFunc(string(buf[:n]), func(c rune) bool { return c == 0 || c == ' ' })
-		p, ok := newProcess(pid, args)
+		p, ok := newProcess(pid, Arguments(dir))
 		if ok && (network == 0 || networkOf(dir) == network) && (users == "" || usersOf(dir) == users) && mayProgram(dir) {
 			list = append(list, p)
 		}

@@ -6,13 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // A Host says where to look for what a migration depends on besides rules. The zero value is the
@@ -39,9 +40,8 @@ func (h Host) Checks() []Check {
 // processes looks whether the node's processes can be seen: in a container with a process namespace of
 // its own, the first process is the container's.
 func (h Host) processes() []Check {
-	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "1", "cmdline"))
-	first, _, _ := strings.Cut(string(text), "\x00")
-	if err != nil || filepath.Base(first) != "kube-nft" {
+	first := legacy.Arguments(filepath.Join(cmp.Or(h.Proc, "/proc"), "1"))
+	if len(first) == 0 || filepath.Base(first[0]) != "kube-nft" {
 		return nil
 	}
 	return []Check{{
@@ -230,28 +230,14 @@ func (h Host) contains(path, line string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(text)), line)
 }
 
-// commandLen is how much of a process's arguments is read: a pod may have thousands of processes
-// with megabytes of them.
-const commandLen = 4096
-
 // running reports whether a process has an argument that ends in the program's name; the first
 // argument may be an interpreter.
 func (h Host) running(program string) bool {
-	lines, _ := filepath.Glob(filepath.Join(cmp.Or(h.Proc, "/proc"), "[0-9]*", "cmdline"))
-	for _, path := range lines {
-		file, err := os.Open(path)
-		if err != nil {
-			continue // it has ended, or is hidden from us
-		}
-		text, err := io.ReadAll(io.LimitReader(file, commandLen))
-		file.Close()
-		args := strings.Split(string(text), "\x00")
-		if err == nil && slices.ContainsFunc(args[:min(len(args), 3)],
-			func(a string) bool { return filepath.Base(a) == program }) {
-			return true
-		}
-	}
-	return false
+	processes, _ := filepath.Glob(filepath.Join(cmp.Or(h.Proc, "/proc"), "[0-9]*"))
+	return slices.ContainsFunc(processes, func(dir string) bool {
+		args := legacy.Arguments(dir)
+		return slices.ContainsFunc(args[:min(len(args), 3)], func(a string) bool { return filepath.Base(a) == program })
+	})
 }
 
 // network looks at the configuration of network plug-ins that matter.
