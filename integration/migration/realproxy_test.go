@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ func TestShadowBesideKubeProxy(t *testing.T) {
 			count := 100
 			if mode == "ipvs" {
 				requireIPVS(t)
-				count = 16 // the processor may be emulated: a sync of more takes kube-proxy longer than differences may pass
+				count = 16 // the processor may be emulated
 			}
 			newMigrationNet(t)
 			m := &migration{shapes: shapesOf(count), binary: lab.Program(t)}
@@ -58,27 +59,47 @@ func TestShadowBesideKubeProxy(t *testing.T) {
 			})
 			m.awaitDifferences(t)
 			first := m.shadowStatus(t)
-			changes, looks := 0, 0
-			last := first.Compared
+			changes, looks, last := 0, 0, ""
 			for end := time.Now().Add(*churnTime); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 				m.change(server)
-				changes++
-				if s := m.shadowStatus(t); s.Compared.After(last) {
-					last = s.Compared
-					looks++
-					for _, d := range s.First {
-						t.Errorf("after %d changes: %s", changes, d)
+				if changes++; changes%4 != 0 {
+					continue // what a comparison finds stands for a second, or longer
+				}
+				for line := range strings.Lines(answer(shadowMetrics, "/metrics")) { // costs less than a command
+					switch {
+					case strings.HasPrefix(line, "kube_nft_shadow_last_comparison_timestamp_seconds ") && line != last:
+						last = line
+						looks++
+					case strings.HasPrefix(line, "kube_nft_shadow_differences{") && !strings.HasSuffix(line, " 0\n"):
+						t.Errorf("after %d changes: %s%v", changes, line, m.shadowStatus(t).First)
 					}
 				}
 			}
+			if looks == 0 {
+				t.Error("no comparison while the cluster changed")
+			}
 			m.awaitDifferences(t)
-			t.Logf("%d changes, %d comparisons, %d frontends at first, %.3f s each", changes, looks, first.Frontends,
-				first.Seconds)
+			t.Logf("%d changes, %d comparisons, %d frontends at first, %.3f s each; %s", changes, looks, first.Frontends,
+				first.Seconds, proxySyncs())
 			if mode != "iptables" {
 				m.plant(t, server, mode)
 			}
 		})
 	}
+}
+
+// proxySyncs says how long kube-proxy's syncs took.
+func proxySyncs() string {
+	const name = "kubeproxy_sync_proxy_rules_duration_seconds_"
+	sums := make(map[string]float64)
+	for line := range strings.Lines(answer(metricsAddress, "/metrics")) {
+		if rest, found := strings.CutPrefix(line, name); found {
+			what, _, _ := strings.Cut(rest, "{")
+			value, _ := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+			sums[what] += value
+		}
+	}
+	return fmt.Sprintf("%.0f syncs of kube-proxy, %.1f s each", sums["count"], sums["sum"]/sums["count"])
 }
 
 // change changes the cluster: a Service gets other endpoints, goes or comes.
