@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +166,65 @@ func TestMarkOfOthers(t *testing.T) {
 	}
 	if _, from, err := received.ReadFrom(make([]byte, 16)); err != nil || from.String() != "192.168.0.2:51820" {
 		t.Errorf("from %v, %v", from, err)
+	}
+}
+
+// TestWireGuard: what a tunnel of wg-quick sends keeps its source port, although wg-quick gives it the mark 51820, and
+// clients reach Services through the tunnel.
+func TestWireGuard(t *testing.T) {
+	if _, err := lab.Execute("wg-quick", "--help"); err != nil {
+		t.Skip(err)
+	}
+	client := traceWorld(t)
+	if _, err := lab.Execute("ip", "link", "add", "probe", "type", "wireguard"); err != nil {
+		t.Skip(err)
+	}
+	node, other := lab.Run(t, "", "wg", "genkey"), lab.Run(t, "", "wg", "genkey")
+	config := func(device, key, rest, peer, allowed string) string {
+		file := filepath.Join(t.TempDir(), device+".conf")
+		text := fmt.Sprintf("[Interface]\nPrivateKey = %s%s\n[Peer]\nPublicKey = %sAllowedIPs = %s\n", key, rest,
+			lab.Run(t, peer, "wg", "pubkey"), allowed)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	peer := config("wg1", other, "Address = 10.9.0.9/24\nListenPort = 51821", node, "10.9.0.0/24, 10.96.0.0/16")
+	lab.Run(t, "", "wg-quick", "up", config("wg0", node, "Address = 10.9.0.1/24\nListenPort = 51820", other,
+		"0.0.0.0/0\nEndpoint = 192.168.0.9:51821"))
+	var listener net.Listener
+	if err := client.Do(func() error {
+		_, err := lab.Execute("wg-quick", "up", peer)
+		if err == nil {
+			listener, err = net.Listen("tcp4", "10.9.0.9:80")
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if mark := lab.Run(t, "", "wg", "show", "wg0", "fwmark"); mark != "0xca6c\n" {
+		t.Errorf("the tunnel's mark is %s", mark)
+	}
+	conn, err := net.DialTimeout("tcp4", "10.9.0.9:80", lab.Patience)
+	if err != nil {
+		t.Fatalf("through the tunnel: %v", err)
+	}
+	conn.Close()
+	if err := client.Do(func() error {
+		out, err := lab.Execute("wg", "show", "wg1", "endpoints")
+		if err == nil && !strings.HasSuffix(out.Stdout, "\t192.168.0.2:51820\n") {
+			t.Errorf("the tunnel comes from %s", out.Stdout)
+		}
+		if err == nil {
+			conn, err = net.DialTimeout("tcp4", "10.96.0.80:80", lab.Patience)
+		}
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}); err != nil {
+		t.Errorf("a Service, through the tunnel: %v", err)
 	}
 }
 
