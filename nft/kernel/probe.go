@@ -78,7 +78,7 @@ func (k *Client) missing(ctx context.Context, f nft.Family, p probe) (missing, f
 	if err != nil || ok {
 		return nil, err
 	}
-	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: reason(tried)}, nil
+	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: cmp.Or(errors.Unwrap(tried), tried)}, nil
 }
 
 // probeOptional tries what only some Services need. One family stands for both: the modules serve both.
@@ -101,14 +101,6 @@ func succeeded(err error) (ok bool, failure error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("probe nf_tables: %w", err)
-}
-
-// reason returns the kernel's reason for refusing a batch.
-func reason(err error) error {
-	if inner := errors.Unwrap(err); inner != nil {
-		return inner
-	}
-	return err
 }
 
 // isMissing reports whether a refusal means that the kernel does not know a thing. Other reasons

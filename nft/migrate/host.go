@@ -183,7 +183,8 @@ func (h Host) firewalls() (checks []Check) {
 				"firewall-cmd --reload",
 		})
 	}
-	if h.contains("etc/ufw/ufw.conf", "ENABLED=yes") {
+	ufw, _ := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), "etc/ufw/ufw.conf"))
+	if slices.Contains(strings.Fields(string(ufw)), "ENABLED=yes") {
 		checks = append(checks, Check{Level: Note, About: "ufw", Found: "enabled", Means: notDecided,
 			Do: "ufw allow 10256/tcp, and the same with health-check node ports"})
 	}
@@ -222,12 +223,6 @@ func (h Host) savedRules() (checks []Check) {
 // savedTable reports whether a script of nft declares a table.
 func savedTable(text []byte, name string) bool {
 	return regexp.MustCompile(`(?m)^\s*(add\s+)?table\s+(ip|ip6)\s+` + name + `[\s{]`).Match(text)
-}
-
-// contains reports whether a file of the node has a line.
-func (h Host) contains(path, line string) bool {
-	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
-	return err == nil && slices.Contains(strings.Fields(string(text)), line)
 }
 
 // running reports whether a process has an argument that ends in the program's name; the first

@@ -96,9 +96,6 @@ func newSuspect(port *tracker.ServicePort) *suspect {
 	return &suspect{port: port, syns: make(map[synID]*syn), out: make(map[netip.AddrPort]*out)}
 }
 
-// idle reports whether there is nothing to know any more.
-func (s *suspect) idle() bool { return len(s.syns) == 0 && len(s.out) == 0 }
-
 // in reports whether an endpoint is in a list of a port.
 func in(p *tracker.ServicePort, list []netip.AddrPort, endpoint netip.AddrPort) bool {
 	endpoint, may := listed(p, endpoint)

@@ -274,7 +274,7 @@ func (w *Watcher) refresh() {
 		if len(s.out) > 0 {
 			s.follow(w.options.Silent(id))
 		}
-		if s.idle() {
+		if len(s.syns) == 0 && len(s.out) == 0 {
 			delete(w.suspects, id)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // missingRepeat is how often missing objects are reported.
@@ -21,12 +19,6 @@ type missing struct {
 	of     int                                     // objects of the last complete list
 	until  time.Time
 	timer  *time.Timer
-}
-
-// tooFew reports whether a list that lacks gone of n objects lacks too many. Objects that go one by one, as with
-// their namespace, are watch events and do not count; a list lacks only what went while no watch ran.
-func (s *store) tooFew(gone, n int) bool {
-	return s.options.KeepMissing > 0 && s.complete && tracker.TooFew(n-gone, n)
 }
 
 // keep keeps objects that a list lacks. A group that the list has follows the list: the

@@ -207,7 +207,9 @@ func (s *store) Replace(objects []any, _ string) error {
 			gone = append(gone, name)
 		}
 	}
-	if s.tooFew(len(gone), before) {
+	// Objects that go one by one, as with their namespace, are watch events and do not count; a list lacks only what went
+	// while no watch ran.
+	if s.options.KeepMissing > 0 && s.complete && tracker.TooFew(before-len(gone), before) {
 		s.keep(gone, before)
 	} else {
 		for _, name := range gone {

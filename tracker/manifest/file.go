@@ -37,16 +37,12 @@ func list(path string) ([]string, error) {
 	}
 	var paths []string
 	for _, entry := range entries {
-		if name := entry.Name(); isManifest(name) && !entry.IsDir() {
+		name := entry.Name()
+		if !entry.IsDir() && name[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 			paths = append(paths, filepath.Join(path, name))
 		}
 	}
 	return paths, nil
-}
-
-// isManifest reports whether a file of this name in a directory counts.
-func isManifest(name string) bool {
-	return name[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }
 
 // cause strips the operation and path from err.

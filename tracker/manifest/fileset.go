@@ -118,7 +118,9 @@ func (s *fileSet) give(sink tracker.Sink, want map[id]object) {
 		id.remove(sink)
 	}
 	for _, id := range changed {
-		s.options.refused(want[id].give(sink))
+		if err := want[id].give(sink); err != nil && s.options.Refused != nil {
+			s.options.Refused(err)
+		}
 	}
 	if len(gone)+len(changed) > 0 && s.options.Changed != nil {
 		s.options.Changed()

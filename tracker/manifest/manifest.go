@@ -35,12 +35,6 @@ type Options struct {
 	Rescan time.Duration
 }
 
-func (o *Options) refused(err error) {
-	if err != nil && o.Refused != nil {
-		o.Refused(err)
-	}
-}
-
 func (o *Options) problem(err error) {
 	if err != nil && o.Problem != nil {
 		o.Problem(err)

@@ -94,6 +94,8 @@ type Config struct {
 	Profiling bool
 	// Statusz and Flagz request /statusz and /flagz there.
 	Statusz, Flagz bool
+	// Gates say what kube-nft does of each known gate, whether a flag, the file or the default decides it.
+	Gates map[string]bool
 
 	Conntrack conntrack.Settings
 	// Defaults are the settings of Services without annotations.
@@ -107,8 +109,7 @@ type Config struct {
 	LogFormat string // json, console, or auto: console on a terminal
 
 	effective document // for YAML
-	gates     map[string]bool
-	watchList *bool // whether objects may come as a streaming list; nil: client-go decides
+	watchList *bool    // whether objects may come as a streaming list; nil: client-go decides
 }
 
 // Tracker returns the tracker's part of the settings.

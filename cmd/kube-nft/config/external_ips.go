@@ -26,6 +26,6 @@ func (r *reading) resolveExternalIPs(c *Config) (err error) {
 	if c.ExternalIPs, err = tracker.ParseExternalIPs(r.own.ExternalIPs); err != nil {
 		return &Error{Setting: r.name("external-ips"), Reason: err.Error()}
 	}
-	c.gates[gateExternalIPs] = !slices.Equal(r.own.ExternalIPs, none)
+	c.Gates[gateExternalIPs] = !slices.Equal(r.own.ExternalIPs, none)
 	return nil
 }

@@ -124,10 +124,10 @@ func (r *reading) resolveGates(c *Config) error {
 		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s",
 			brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
 	}
-	c.gates = make(map[string]bool)
+	c.Gates = make(map[string]bool)
 	for _, known := range Gates {
-		if c.gates[known.Name] = known.On; known.Anyway == "" {
-			c.gates[known.Name] = r.gate(known.Name)
+		if c.Gates[known.Name] = known.On; known.Anyway == "" {
+			c.Gates[known.Name] = r.gate(known.Name)
 		}
 	}
 	r.proxy.FeatureGates = kept
@@ -141,9 +141,6 @@ func (r *reading) resolveGates(c *Config) error {
 	}
 	return nil
 }
-
-// GateOn reports what kube-nft does of a known gate, whether a flag, the file or the default decides it.
-func (c *Config) GateOn(name string) bool { return c.gates[name] }
 
 // setWatchList sets whether client-go may ask for streaming lists. client-go has one such switch
 // for the whole process.

@@ -280,7 +280,7 @@ func gates(c *config.Config) (list []metrics.Gate) {
 		if strings.Contains(stage, " ") { // GA in 1.33, since 1.7
 			stage = ""
 		}
-		list = append(list, metrics.Gate{Name: gate.Name, Stage: stage, On: c.GateOn(gate.Name)})
+		list = append(list, metrics.Gate{Name: gate.Name, Stage: stage, On: c.Gates[gate.Name]})
 	}
 	return list
 }

@@ -152,10 +152,11 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		return nil, err
 	}
 	defer i.close()
-	h, err := thisHost()
+	addrs, err := legacy.InterfaceAddresses()
 	if err != nil {
 		return nil, err
 	}
+	h := &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
 	if err := q.resolve(i.tables, h, nodeAddresses(ctx, c, h, c.Log(stderr))); err != nil {
 		return nil, err
 	}
@@ -254,12 +255,6 @@ func nodeAddresses(ctx context.Context, c *config.Config, here *host,
 		}
 		return c.AddressesOf(ctx, name, log)
 	}
-}
-
-// thisHost is the host of this process.
-func thisHost() (*host, error) {
-	addrs, err := legacy.InterfaceAddresses()
-	return &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}, err
 }
 
 // senderTo looks the sending address of this host up in the routing table. It sends nothing.

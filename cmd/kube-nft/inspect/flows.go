@@ -161,10 +161,12 @@ func (q *flowsQuery) run(ctx context.Context, f *output.Form, stdout, stderr io.
 				return nil
 			}
 			changed, err := look.readIfChanged(ctx)
-			if err != nil {
-				return ignoreEnd(ctx, err)
-			}
-			if changed {
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			case changed:
 				w.before, w.now = w.now, look.frontends()
 			}
 			lost, err := endings.Lost()
@@ -180,14 +182,6 @@ func (q *flowsQuery) run(ctx context.Context, f *output.Form, stdout, stderr io.
 		}
 	}
 	return w.err
-}
-
-// ignoreEnd returns nil if the command was to end, and err otherwise.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 // account switches the kernel's accounting on and returns what sets back what it changed.
