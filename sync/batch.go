@@ -63,7 +63,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 // planChanges is plan against what was committed last.
 func (l *Loop) planChanges() (p plan) {
 	moved := l.apply()
-	l.ruleset.Advance(max(tracker.CommitElements-l.ruleset.AllWork(), tracker.CommitElements/4))
+	l.ruleset.Advance(l.ruleset.Room())
 	p.batch = l.ruleset.Changes()
 	if p.batch.Makes() { // a table that another program deleted: it must not have committed since
 		p.batch.Generation = l.drift.seen
@@ -89,7 +89,7 @@ func (l *Loop) goOnFrom(have nft.Tables) error {
 		}
 	}
 	l.ruleset.Found(have)
-	most := tracker.CommitElements
+	most := l.ruleset.Room()
 	if l.options.Foreign != nil { // what others have done until now is ours from this batch on
 		most = math.MaxInt
 	}

@@ -142,7 +142,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id, port := range delta.Changed {
 		r.unmet.updateLimits(id, port)
 	}
-	ports, rest := inOrder(delta.Changed), stagedFrom
+	ports := inOrder(delta.Changed)
 	for _, f := range r.config.Families {
 		family, mine := r.families[f], ports
 		is := func(p *tracker.ServicePort) bool { return p.ID.Family == f }
@@ -156,10 +156,12 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		if len(mine)+len(delta.Removed) > 0 {
 			family.apply(delta.Removed, mine, &r.unmet, r.work)
 		}
-		rest = family.advance(rest, func(namespace string, work int) { r.work[namespace] += work })
 		if delta.CIDRsChanged {
 			family.fillSet(layout.ServiceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
+	}
+	for _, f := range r.config.Families {
+		r.families[f].advance(r.Room(), r.work)
 	}
 	if delta.CIDRsChanged {
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
@@ -225,6 +227,9 @@ func (r *Ruleset) AllWork() (sum int) {
 	}
 	return sum
 }
+
+// Room is how many elements of what waits the next commit may have beside what has changed.
+func (r *Ruleset) Room() int { return max(stagedFrom-r.AllWork(), stagedFrom/4) }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {

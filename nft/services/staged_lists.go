@@ -37,8 +37,7 @@ func (s *stagedPort) list() *sharedList {
 	return s.cleared
 }
 
-// stagedFrom is from how many differing elements on a change of a slot table is staged, and how many elements each
-// commit writes or removes then. Tests lower it.
+// stagedFrom is from how many differing elements on a change of a slot table is staged. Tests lower it.
 var stagedFrom = tracker.CommitElements
 
 // stages reports whether a change of a list is to be staged.
@@ -89,9 +88,8 @@ func meanwhile(shown, want places) places {
 	return places{endpoints: want.endpoints, slots: slots, port: want.port}
 }
 
-// advance writes and removes up to n elements of staged lists, and returns what is left of n. work is called with the
-// namespace for which it has worked, and how much.
-func (fr *familyRules) advance(n int, work func(namespace string, work int)) int {
+// advance writes and removes up to n elements of staged lists. It adds to work what it has done for each namespace.
+func (fr *familyRules) advance(n int, work map[string]int) {
 	for range len(fr.staged) {
 		if n <= 0 {
 			break
@@ -104,24 +102,27 @@ func (fr *familyRules) advance(n int, work func(namespace string, work int)) int
 				n = fr.advanceHalf(l, i == 1, s.port, n)
 			}
 		}
-		switch work(s.namespace, before-n); {
+		work[s.namespace] += before - n
+		switch {
 		case l != nil && fr.unfinished(l):
 			fr.staged = append(fr.staged, s)
 		case s.cleared != nil:
 			fr.freeList(l)
 		}
 	}
-	return n
 }
 
 // advanceHalf is advance for one list. port is nil if the list has been given up.
 func (fr *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
 	h, set := l.half(local), layout.ListsMap(l.number, l.protocol)
 	if s := &h.staged; s.want.len() > 0 {
-		other := h.table.Other()
-		to := min(s.want.len(), s.written+n)
+		other, each := h.table.Other(), 1
+		if s.written < s.held[other] { // what is replaced is removed and added
+			each = 2
+		}
+		to := min(s.want.len(), s.written+n/each)
 		fr.lists.writeFrom(set, layout.ListKey(l.number, local, other), port.comment, s.want, s.written, to)
-		n -= to - s.written
+		n -= each * (to - s.written)
 		s.written, s.held[other] = to, max(s.held[other], to)
 		if to < s.want.len() {
 			return n
