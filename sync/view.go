@@ -27,8 +27,8 @@ func NewView() *View {
 	}
 }
 
-// update takes in what changed in the ruleset since the commit before. Nothing in the ruleset
-// may have changed after this commit. It calls lost, unless that is nil, for each frontend that a Service port has lost.
+// update takes in what changed in the ruleset since the commit before. Nothing in the ruleset may have changed after
+// this commit. It calls lost, unless that is nil, for each frontend that a Service port has lost.
 func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tracker.Frontend, tracker.PortID)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

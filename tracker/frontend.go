@@ -31,8 +31,8 @@ func (f Frontend) NodePort() bool { return f.Address.IsUnspecified() }
 // Family returns the family of f.
 func (f Frontend) Family() Family { return FamilyOf(f.Address) }
 
-// LookUp returns what find knows of the frontend that is reached at an address and port. As in the ruleset, a frontend at
-// the address itself wins over a node port. nodePorts reports whether node ports are reached at an address.
+// LookUp returns what find knows of the frontend that is reached at an address and port. As in the ruleset, a frontend
+// at the address itself wins over a node port. nodePorts reports whether node ports are reached at an address.
 func LookUp[T any](to netip.AddrPort, protocol Protocol, nodePorts func(netip.Addr) bool,
 	find func(Frontend) (T, bool)) (found T, ok bool) {
 	found, ok = find(Frontend{Address: to.Addr(), Protocol: protocol, Port: to.Port()})

@@ -78,7 +78,8 @@ func (k *Client) missing(ctx context.Context, f nft.Family, p probe) (missing, f
 	if err != nil || ok {
 		return nil, err
 	}
-	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: cmp.Or(errors.Unwrap(tried), tried)}, nil
+	why := cmp.Or(errors.Unwrap(tried), tried)
+	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: why}, nil
 }
 
 // probeOptional tries what only some Services need. One family stands for both: the modules serve both.

@@ -159,8 +159,8 @@ func readListeners(root string, wanted func(addr string, port uint16) bool) (fou
 	return found, known, nil
 }
 
-// Arguments returns the arguments of a process, the program first. dir is its directory in a proc file system. It returns
-// none of the kernel's own threads, and none of a process that is gone or hidden from us.
+// Arguments returns the arguments of a process, the program first. dir is its directory in a proc file system. It
+// returns none of the kernel's own threads, and none of a process that is gone or hidden from us.
 func Arguments(dir string) []string {
 	const most = 4096 // a process may have megabytes of arguments, and a pod thousands of processes
 	file, err := os.Open(filepath.Join(dir, "cmdline"))

@@ -158,8 +158,8 @@ func (s *suspect) unanswered(flow *conntrack.Flow, now time.Time) bool {
 	return true
 }
 
-// forgetAnswered forgets connections that this look has not seen without an answer. A look that is not complete may have
-// missed them.
+// forgetAnswered forgets connections that this look has not seen without an answer. A look that is not complete may
+// have missed them.
 func (s *suspect) forgetAnswered(now time.Time, complete bool) {
 	for id, known := range s.syns {
 		if known.last.Before(now) && (complete || now.Sub(known.first) > window) {
@@ -245,8 +245,8 @@ func (s *suspect) answer(flow *conntrack.Flow, now time.Time) {
 	s.fresh = from
 }
 
-// admitted reports whether it counts that an endpoint does not answer a client. A network policy may block the client, so
-// something must have answered it: another endpoint answered a new connection, or any endpoint a connection that
+// admitted reports whether it counts that an endpoint does not answer a client. A network policy may block the client,
+// so something must have answered it: another endpoint answered a new connection, or any endpoint a connection that
 // connection tracking still has. The second is not enough if the client also waits for another endpoint that answers
 // others.
 func (s *suspect) admitted(from netip.Addr, endpoint netip.AddrPort) bool {
@@ -262,9 +262,9 @@ type verdict struct {
 
 // verdicts returns the endpoints that are to be left out.
 //
-// A connection counts against its endpoint if it has waited for longer than unanswered and less long than window, if the
-// endpoint has answered no new connection since, and if its client is admitted. While an endpoint is tried again, only
-// connections of the trial count.
+// A connection counts against its endpoint if it has waited for longer than unanswered and less long than window, if
+// the endpoint has answered no new connection since, and if its client is admitted. While an endpoint is tried again,
+// only connections of the trial count.
 //
 // An endpoint is left out if another endpoint has answered a new connection since the first of these began, and if they
 // come from two clients, or are three of the only client that is answered, or if it is tried again.

@@ -244,8 +244,8 @@ func (w *Watcher) read(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// putBack puts all endpoints back, because no port asks any more, or because nothing can be read that would say that they
-// answer again.
+// putBack puts all endpoints back, because no port asks any more, or because nothing can be read that would say that
+// they answer again.
 func (w *Watcher) putBack() {
 	for id, s := range w.suspects {
 		w.forget(id, s)

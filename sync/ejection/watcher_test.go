@@ -81,7 +81,8 @@ type world struct {
 func newWorld(t *testing.T, endpoints int) *world {
 	w := &world{T: t, Rand: rand.New(rand.NewPCG(1, 2)), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	w.tracker = tracker.New(tracker.Config{NodeName: "node-a", Clock: func() time.Time { return w.now }})
-	w.watcher = New(Options{Log: zap.NewNop(), Committed: committed{webFrontend: webPort}, Open: func() (Table, error) { return w, nil },
+	w.watcher = New(Options{Log: zap.NewNop(), Committed: committed{webFrontend: webPort},
+		Open:     func() (Table, error) { return w, nil },
 		LeaveOut: w.tracker.LeaveOut, Silent: w.tracker.Silent,
 		Found: func(e Endpoint) { w.found = append(w.found, e) }})
 	w.answer = func(int, int) time.Duration { return 0 }
@@ -535,8 +536,8 @@ func TestOnlyPortsThatAskAreWatched(t *testing.T) {
 	at := func(addr netip.Addr, port uint16) tracker.Frontend {
 		return tracker.Frontend{Address: addr, Protocol: tracker.TCP, Port: port}
 	}
-	w := New(Options{Committed: committed{webFrontend: webPort, tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): webPort,
-		at(shared, 80): older}})
+	w := New(Options{Committed: committed{webFrontend: webPort, at(shared, 80): older,
+		tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): webPort}})
 	port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
 		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}
 	w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{

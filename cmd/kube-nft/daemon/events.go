@@ -115,7 +115,8 @@ func (e *events) service(namespace, name string, related tracker.PortID, reason,
 
 func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
 	uid, _ := e.tracker.ServiceUID(namespace, name)
-	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: types.UID(uid)}
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name,
+		UID: types.UID(uid)}
 }
 
 // refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
