@@ -40,17 +40,13 @@ func NewMonitor(k *Client) (*Monitor, error) {
 		return nil, fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
 	}
 	m := &Monitor{conn: conn, buf: make([]byte, receiveLen)}
-	if err := m.prepare(k.socket.port); err != nil {
+	if m.raw, err = conn.SyscallConn(); err == nil {
+		err = m.configure(k.socket.port)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err)), conn.Close())
 	}
 	return m, nil
-}
-
-func (m *Monitor) prepare(own uint32) (err error) {
-	if m.raw, err = m.conn.SyscallConn(); err != nil {
-		return err
-	}
-	return m.configure(own)
 }
 
 func (m *Monitor) configure(own uint32) (err error) {

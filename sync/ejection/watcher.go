@@ -75,7 +75,7 @@ type Options struct {
 	// again.
 	LeaveOut func(tracker.PortID, []netip.AddrPort)
 	Silent   func(tracker.PortID) []netip.AddrPort
-	// CPUTime tells how long the calling thread has worked; nil: the time that passes.
+	// CPUTime tells how long the calling thread has worked.
 	CPUTime func() time.Duration
 	// Found, if set, is called for each endpoint that is left out, also when it is again.
 	Found func(Endpoint)
@@ -110,10 +110,6 @@ type Watcher struct {
 
 // New returns a Watcher that watches nothing yet.
 func New(options Options) *Watcher {
-	if options.CPUTime == nil {
-		began := time.Now()
-		options.CPUTime = func() time.Duration { return time.Since(began) }
-	}
 	return &Watcher{
 		options: options, wake: retry.NewWake(),
 		ports: make(map[tracker.PortID]*tracker.ServicePort), suspects: make(map[tracker.PortID]*suspect),

@@ -600,7 +600,9 @@ func TestShareOfTime(t *testing.T) {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &sleeper{took: tt.took, err: tt.err}
-				w := New(Options{Log: zap.NewNop(), Committed: committed{}, Open: func() (Table, error) { return table, nil }})
+				began := time.Now()
+				w := New(Options{Log: zap.NewNop(), Committed: committed{}, Open: func() (Table, error) { return table, nil },
+					CPUTime: func() time.Duration { return time.Since(began) }})
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute-time.Millisecond)
 				defer stop()
 				port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80,

@@ -135,7 +135,7 @@ type Options struct {
 	Listen func() (Endings, error)
 	// Account makes the kernel count, if it does not; it is called once a minute.
 	Account func() error
-	// CPUTime tells how long the calling thread has worked; nil: the time that passes.
+	// CPUTime tells how long the calling thread has worked.
 	CPUTime func() time.Duration
 }
 
@@ -186,10 +186,6 @@ type lasting struct {
 
 // New returns a Counter that has counted nothing.
 func New(options Options) *Counter {
-	if options.CPUTime == nil {
-		began := time.Now()
-		options.CPUTime = func() time.Duration { return time.Since(began) }
-	}
 	return &Counter{
 		options: options,
 		owners:  owners{committed: options.Committed, lost: make(map[tracker.Frontend]*lostFrontend)},

@@ -77,8 +77,10 @@ func (k *fakeKernel) Close() error { return nil }
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{ends: make(chan *conntrack.Flow), broken: make(chan error)}
+		start := time.Now()
 		c := New(Options{
-			Log: zap.NewNop(), Committed: committed{cluster: web}, Exists: func(Service) bool { return true },
+			CPUTime: func() time.Duration { return time.Since(start) },
+			Log:     zap.NewNop(), Committed: committed{cluster: web}, Exists: func(Service) bool { return true },
 			Account: func() (err error) {
 				k.set(func() { err = k.account })
 				return err
