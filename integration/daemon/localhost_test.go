@@ -123,3 +123,48 @@ featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 		}
 	}
 }
+
+// TestLocalhostIsClosedToOthers: with --localhost-nodeports the node routes packets to 127.0.0.1, and a host of its
+// network reaches what listens there only if our rules do not keep it out.
+func TestLocalhostIsClosedToOthers(t *testing.T) {
+	client, _ := forwardingNode(t, "10.244.0.0/16")
+	lab.Run(t, "", "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
+	inside, err := net.ListenPacket("udp4", "127.0.0.1:7777")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	if err := client.Do(func() error {
+		lab.Run(t, "", "sh", "-ec", "sysctl -qw net.ipv4.conf.all.route_localnet=1; ip route flush table local dev lo; "+
+			"ip route add 127.0.0.1/32 via 192.168.0.2 src 192.168.0.9")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reached := func(wait time.Duration) bool { // by a flow of its own
+		if err := client.Do(func() error {
+			conn, err := net.Dial("udp4", "127.0.0.1:7777")
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte("hello"))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := inside.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := inside.ReadFrom(make([]byte, 16))
+		return err == nil
+	}
+	if !reached(lab.Patience) {
+		t.Fatal("without the flag: the client does not reach 127.0.0.1, so that the test shows nothing")
+	}
+	lab.Run(t, lab.Run(t, "", append([]string{lab.Program(t), "--localhost-nodeports", "--hostname-override", "node-a",
+		"--cluster-cidr", "10.244.0.0/16", "--dry-run"}, examples...)...), "nft", "-f", "-")
+	if reached(300 * time.Millisecond) {
+		t.Error("with the flag: the client reaches 127.0.0.1")
+	}
+}
