@@ -58,8 +58,8 @@ type Proxy struct {
 	lines *quota.Quota
 
 	// Apply's goroutine owns these fields.
-	places  map[tracker.PortID]place // of each Service port that has a node port
-	claims  map[place]map[tracker.PortID]*tracker.ServicePort
+	places  map[tracker.PortID]place                          // of each Service port that has a node port
+	ports   map[place]map[tracker.PortID]*tracker.ServicePort // that have a node port
 	servers map[place]*server
 	told    bool // that other protocols are not served
 }
@@ -87,7 +87,7 @@ func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connecti
 		most:    ports,
 		lines:   &quota.Quota{Interval: time.Minute, PerNamespace: linesPerNamespace, Total: linesTotal},
 		places:  make(map[tracker.PortID]place),
-		claims:  make(map[place]map[tracker.PortID]*tracker.ServicePort),
+		ports:   make(map[place]map[tracker.PortID]*tracker.ServicePort),
 		servers: make(map[place]*server),
 	}
 	for _, addr := range addrs {
@@ -127,7 +127,7 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[pl
 	if at, ok := p.places[id]; ok {
 		touched[at] = true
 		delete(p.places, id)
-		delete(p.claims[at], id)
+		delete(p.ports[at], id)
 	}
 	if port == nil || port.NodePort == 0 {
 		return
@@ -135,21 +135,21 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[pl
 	at := place{id.Family, port.NodePort}
 	touched[at] = true
 	p.places[id] = at
-	if p.claims[at] == nil {
-		p.claims[at] = make(map[tracker.PortID]*tracker.ServicePort)
+	if p.ports[at] == nil {
+		p.ports[at] = make(map[tracker.PortID]*tracker.ServicePort)
 	}
-	p.claims[at][id] = port
+	p.ports[at][id] = port
 }
 
 // oldest returns the Service port that gets a node port: the oldest one, as in the ruleset.
 func (p *Proxy) oldest(at place) (oldest *tracker.ServicePort) {
-	for _, port := range p.claims[at] {
+	for _, port := range p.ports[at] {
 		if oldest == nil || tracker.ByAge(port, oldest) < 0 {
 			oldest = port
 		}
 	}
 	if oldest == nil {
-		delete(p.claims, at)
+		delete(p.ports, at)
 	}
 	return oldest
 }
