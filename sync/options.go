@@ -41,7 +41,8 @@ type Options struct {
 	SafetyCheck func(error)
 	// View follows the commits, before Committed is called; nil: the loop makes its own.
 	View *View
-	// Lost, if set, is called on the loop's goroutine for each frontend that port has lost, before View says so.
+	// Lost, if set, is called on the loop's goroutine for each frontend that port has lost, before View says so. It must
+	// not ask View.
 	Lost func(at tracker.Frontend, port tracker.PortID)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
