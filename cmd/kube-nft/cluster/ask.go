@@ -47,11 +47,18 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// collect is the runner of a streamer.
+// collect is the runner of a streamer. It returns when ctx ends, though a WebSocket to a kubelet that does not answer
+// cannot be interrupted.
 func (s streamer) collect(ctx context.Context, pod *corev1.Pod, args []string) ([]byte, error) {
 	var stdout bounded
-	err := s(ctx, pod, args, nil, &stdout, io.Discard)
-	return stdout.Bytes(), err
+	ended := make(chan error, 1)
+	go func() { ended <- s(ctx, pod, args, nil, &stdout, io.Discard) }()
+	select {
+	case err := <-ended:
+		return stdout.Bytes(), err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // execIn returns a streamer that uses the API server's exec.

@@ -307,6 +307,10 @@ func (r *report) objects(ctx context.Context) {
 			err = errors.Join(err, listErr)
 			continue
 		}
+		if found.Continue != "" {
+			err = errors.Join(err, fmt.Errorf("events beyond the first %d of namespace %s", maxEvents,
+				cmp.Or(list.namespace, "any")))
+		}
 		for _, event := range found.Items {
 			ours := event.ReportingController == eventSource || event.Source.Component == eventSource
 			if (ours || about[event.InvolvedObject.Name]) && !seen[event.UID] {

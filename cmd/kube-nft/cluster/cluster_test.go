@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/exec"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
@@ -325,10 +326,9 @@ func TestSilentNode(t *testing.T) {
 	c := newCluster(node("a", nil))
 	c.timeout = 100 * time.Millisecond
 	asked := 0
-	c.run = func(ctx context.Context, _ *corev1.Pod, _ []string) ([]byte, error) {
+	c.run = func(ctx context.Context, pod *corev1.Pod, args []string) ([]byte, error) {
 		asked++
-		<-ctx.Done()
-		return nil, ctx.Err()
+		return c.stream.collect(ctx, pod, args)
 	}
 	c.stream = func(context.Context, *corev1.Pod, []string, io.Reader, io.Writer, io.Writer) error {
 		<-t.Context().Done() // not that of the question
@@ -712,6 +712,11 @@ func TestBugReport(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	api := c.client.(*fake.Clientset)
+	api.PrependReactor("list", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		more := &corev1.EventList{ListMeta: metav1.ListMeta{Continue: "more"}}
+		return a.GetNamespace() == metav1.NamespaceDefault, more, nil
+	})
 	members, err := c.members(t.Context(), nil, "")
 	if err != nil {
 		t.Fatal(err)
@@ -732,6 +737,7 @@ func TestBugReport(t *testing.T) {
 		held := unpack(t, &out)
 		contents := held["CONTENTS.txt"]
 		for _, want := range []string{
+			"events.yaml  not read: events beyond the first 2000 of namespace default\n",
 			"no answer from b: status -o json: refused\n", "no answer from d: no pod of kube-nft",
 			"        0  nodes/b/status.json  no answer: refused",
 			"        0  nodes/a/endpoints.json  left out: the archive would be larger than 10 MiB",
