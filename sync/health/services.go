@@ -24,8 +24,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// reopenInterval is the pause before another try at a port that could not be opened, and
-// yieldInterval while another proxy may still have it. Trying takes a fiftieth of the time at most.
+// yieldInterval is the pause before the second try at a port that could not be opened: another proxy may close it just
+// now, as when a Service passes from one to the other. The pause doubles up to reopenInterval, but not while StandIn is
+// on. Trying takes a fiftieth of the time at most.
 const (
 	reopenInterval = 5 * time.Second
 	yieldInterval  = 50 * time.Millisecond
@@ -129,19 +130,21 @@ func (s *Services) StandIn(on bool) {
 func (s *Services) Run(ctx context.Context) error {
 	defer s.shutdown()
 	var again <-chan time.Time
+	interval := yieldInterval
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
+			interval = yieldInterval
 		case <-again:
+			interval = min(2*interval, reopenInterval)
 		}
 		again = nil
 		began := time.Now()
 		wanted, problems := s.wanted()
 		open, rest := s.reconcile(ctx, wanted, problems), retry.Rest(time.Since(began))
 		if !open {
-			interval := reopenInterval
 			if s.standIn.Load() {
 				interval = yieldInterval
 			}

@@ -301,13 +301,20 @@ func TestRunOpensAndClosesPorts(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- w.Run(ctx) }()
-	free.Close()
 	w.Apply(changed(newPort("a", "http", tracker.IPv4, address.Port(), 1, 1)), []netip.Addr{address.Addr()})
+	for w.Unserved() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	free.Close() // as the proxy does that has had the Service
+	closed := time.Now()
 	for conn, err := net.Dial("tcp", address.String()); ; conn, err = net.Dial("tcp", address.String()) {
 		if err == nil {
 			conn.Close()
 			break
 		}
+	}
+	if gap := time.Since(closed); gap > reopenInterval-time.Second {
+		t.Errorf("the port is open %v after it was free", gap)
 	}
 	checkPort(t, address.String(), 200, "a", "1", "true")
 	w.Apply(changed(newPort("a", "http", tracker.IPv4, address.Port(), 3, 1)), []netip.Addr{address.Addr()})
