@@ -70,6 +70,7 @@ package --remove kube-nft
 if [ -z "${NO_IMAGE:-}" ]; then
   mkdir "$work/image"
   tar -C "$work/image" -xf "$first/kube-nft-$version-image.tar"
+  grep -q "\"io.containerd.image.name\":\"$IMAGE:$version\"" "$work/image/index.json" || fail "the archive of the image does not have its name"
   held=$(for blob in "$work"/image/blobs/sha256/*; do { tar -xzOf "$blob" kube-nft 2>/dev/null || true; } | sha256sum; done)
   for each in $ARCHES; do
     sum=$(tar -xzOf "$first/kube-nft-$version-linux-$each.tar.gz" "kube-nft-$version-linux-$each/kube-nft" | sha256sum)

@@ -146,6 +146,8 @@ if [ -z "${NO_IMAGE:-}" ]; then
     deploy/image.sh -q --identity-label=false
   name=kube-nft-$version-image
   buildah manifest push -q --all "localhost/kube-nft:$version" "oci:$work/$name:$version"
+  # containerd and kind load the archive under this name, by which the manifests know the image.
+  sed -i "s|\"org.opencontainers.image.ref.name\":|\"io.containerd.image.name\":\"$image:$version\",&|" "$work/$name/index.json"
   archive "$work/$name" . >"$dist/$name.tar"
 fi
 
