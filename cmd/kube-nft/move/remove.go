@@ -76,7 +76,7 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 	r.Stopped = func(ctx context.Context) error { return waitForDaemon(ctx, journal) }
 	found, err := r.Run(ctx)
 	if err == nil && found {
-		warnExposed(r.Notice)
+		warnExposed(r.Back, r.Notice)
 	}
 	if err != nil || r.Back { // Calico looks for the table until kube-proxy has it again
 		return err
@@ -88,9 +88,15 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 	return err
 }
 
-// warnExposed says what the removed rules protected.
-func warnExposed(notice func(string)) {
-	if exposure := localhost.Exposure("/proc/sys"); exposure != "" {
+// warnExposed says what the removed rules protected. back: kube-proxy serves in their place.
+func warnExposed(back bool, notice func(string)) {
+	switch exposure := localhost.Exposure("/proc/sys"); {
+	case exposure == "":
+	case back:
+		notice("the sysctl net.ipv4.conf.all.route_localnet is 1. kube-proxy's iptables mode needs that for node ports at " +
+			"127.0.0.1, and keeps other hosts out. Its other modes do neither: with them, and unless something else on " +
+			"this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0")
+	default:
 		notice(exposure)
 	}
 }
