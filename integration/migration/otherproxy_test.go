@@ -1,15 +1,17 @@
 package migration
 
 import (
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestForeignProxyKernel: a kube-proxy that programs the node beside a running kube-nft is noticed,
 // whatever --takeover says, by a daemon that has CAP_NET_ADMIN alone and sees no process of it; and so
-// is its end.
+// is its end. A health-check node port that such a kube-proxy had is open soon after it is free.
 func TestForeignProxyKernel(t *testing.T) {
 	t.Parallel()
 	binary := lab.Program(t)
@@ -20,6 +22,11 @@ func TestForeignProxyKernel(t *testing.T) {
 			newMigrationNet(t)
 			m := &migration{state: state, shapes: shapesOf(30), binary: binary, source: lab.NewDirectory(t), wrap: asInit}
 			m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+			m.source.Write(t, "balanced.yaml", balancedManifest("node-1"))
+			taken, err := net.Listen("tcp", ":31000")
+			if err != nil {
+				t.Fatal(err)
+			}
 			daemon := m.startDaemon(t, takeover)
 			daemon.AwaitLog(t, `"started"`)
 			awaitMetric(t, "kube_nft_foreign_proxy 0")
@@ -33,6 +40,12 @@ func TestForeignProxyKernel(t *testing.T) {
 			if text := lab.Run(t, "", status...); !strings.Contains(text,
 				"\nkube-proxy          has rules on this node as well, in "+state.name+" ip") {
 				t.Errorf("status beside a kube-proxy:\n%s", text)
+			}
+			taken.Close()
+			for free := time.Now(); probe("192.168.7.1:31000", "/") != 200; {
+				if gap := time.Since(free); gap > 3*time.Second { // otherwise it is tried every 5 s
+					t.Fatalf("no answer at the health-check node port for %v", gap)
+				}
 			}
 			m.apply(t)
 			daemon.AwaitLog(t, "kube-proxy has no rules on this node any more")

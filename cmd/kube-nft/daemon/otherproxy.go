@@ -47,9 +47,11 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 			continue
 		case len(places) > 0 && !found.Load():
 			found.Store(true)
+			d.monitor.services.StandIn(true) // it has the health-check node ports until it ends
 			d.reportProxy(places)
 		case len(places) == 0 && found.Load():
 			found.Store(false)
+			d.monitor.services.StandIn(false)
 			d.log.Info("kube-proxy has no rules on this node any more")
 		}
 		failing.Over()
