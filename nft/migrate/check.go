@@ -117,10 +117,10 @@ func FirewallChecks(ctx context.Context, inventory *legacy.Inventory, targets []
 		c := Check{Level: Warning, About: about, Found: f.String(), Do: f.Remedy,
 			Means: "what our tables translate is forwarded, and they cannot accept what another table refuses; kube-proxy's " +
 				"chain KUBE-FORWARD, which may have accepted it, goes"}
-		if f.Unless != "" {
+		switch {
+		case f.Unless != "":
 			c.Level = Note
-		}
-		if f.Firewalld {
+		case f.Firewalld:
 			c.Level, c.About = Blocks, "firewalld"
 			c.Means = "no Service with endpoints works, as with StrictForwardPorts=yes"
 		}

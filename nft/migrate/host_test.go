@@ -188,6 +188,8 @@ func TestFirewallChecksInKernel(t *testing.T) {
 		"a table": {fmt.Sprintf(chain, "mine"), "warning rules at forward",
 			"nft add rule inet mine forward ct status dnat accept"},
 		"firewalld": {fmt.Sprintf(chain, "firewalld"), "blocks firewalld", "StrictForwardPorts=no"},
+		"firewalld with a rule that may accept": {strings.Replace(fmt.Sprintf(chain, "firewalld"), "drop;\n",
+			"drop;\n ct mark 1 accept\n", 1), "note rules at forward", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lab.New(t)
