@@ -174,10 +174,12 @@ func (o *options) contend(s *sheet, l *routedLive, c contender) (err error) {
 		return err
 	}
 	s.duration(at, rowName(oneChange, c.name), median)
-	if median, err = l.medianOf(l.replacedEndpoint); err != nil {
+	switch median, err = l.medianOf(l.replacedEndpoint); {
+	case err == nil:
+		s.duration(at, rowName(oneReplaced, c.name), median)
+	case !errors.As(err, new(tooLate)): // only nftables tells of changes, not ip_tables and IPVS
 		return err
 	}
-	s.duration(at, rowName(oneReplaced, c.name), median)
 	churn := l.newChurn()
 	stop := meanwhile(changesPerSecond, churn.replace)
 	err = l.using(s, rowName(churnCPU, c.name), func() error {
