@@ -1,7 +1,6 @@
 package tracker
 
 import (
-	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -23,11 +22,6 @@ func newCandidate(e *endpoint, number uint16, zone string) candidate {
 		c.is |= inZone
 	}
 	return c
-}
-
-// compare orders candidates by address; among equal addresses, the one to believe comes first.
-func (c candidate) compare(o candidate) int {
-	return cmp.Or(c.at.Compare(o.at), c.is.compare(o.is))
 }
 
 // A gathering collects candidates. It keeps its memory from one use to the next.

@@ -19,7 +19,8 @@ func part(number, first, n int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// TestListings changes a Service of many slices by some endpoints, by more than are looked up, and to fewer slices than have listings: it has to end as a new Tracker begins.
+// TestListings changes a Service of many slices by some endpoints, by more than are looked up, and to fewer slices than
+// have listings: it has to end as a new Tracker begins.
 func TestListings(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
