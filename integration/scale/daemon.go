@@ -123,8 +123,8 @@ func memory(pid int, field string) (float64, error) {
 	return 0, fmt.Errorf("/proc: status has no %s", field)
 }
 
-// watchMemory looks at the memory of the daemon and of the programs that it runs until stop is called, which returns the
-// highest sum.
+// watchMemory looks at the memory of the daemon and of the programs that it runs until stop is called, which returns
+// the highest sum.
 func (m *measured) watchMemory() (stop func() float64) {
 	const every = 50 * time.Millisecond
 	end, highest := make(chan struct{}), make(chan float64)

@@ -69,6 +69,11 @@ func main() {
 func (o *options) run() error {
 	var sheet sheet
 	var worst comparison
+	if o.out != "" { // before the measurements, which may take hours
+		if err := os.MkdirAll(o.out, 0o755); err != nil {
+			return err
+		}
+	}
 	for _, part := range strings.Split(o.parts, ",") {
 		switch part {
 		case "sizes":
