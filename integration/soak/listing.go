@@ -10,8 +10,8 @@ import (
 
 // list returns what our tables hold, as nft lists them, without what depends on the order in
 // which it came: one line for each chain with its rules, for each set or map, and for each
-// element. An element of a list of endpoints comes without its index. nft 1.0.6 was seen to leave out elements of one map
-// on a busy machine, all of which kube-nft diff had just read. So it lists until two listings are equal.
+// element. An element of a list of endpoints comes without its index. nft 1.0.6 was seen to leave out elements of one
+// map on a busy machine, all of which kube-nft diff had just read. So it lists until two listings are equal.
 func list() (lines []string, err error) {
 	for {
 		before := lines
