@@ -264,7 +264,8 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 	}
 	socket, err := web.Listen(ctx, network, at.String())
 	if err != nil {
-		return fmt.Errorf("health check of Service %s: %w; it is tried again every %s", service, err, reopenInterval)
+		return fmt.Errorf("health check of Service %s: %w; it is tried again, first after %s, later every %s", service, err,
+			yieldInterval, reopenInterval)
 	}
 	server := web.NewServer(&answer{services: s, service: service}, false, s.log)
 	l := &listener{service: service, socket: socket, server: server, serving: make(chan struct{})}

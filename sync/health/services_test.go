@@ -255,7 +255,7 @@ func TestPortInUseInKernel(t *testing.T) {
 		t.Errorf("%d Services are not served, want 1", got)
 	}
 	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; it is " +
-		"tried again every 5s"
+		"tried again, first after 50ms, later every 5s"
 	if len(w.problems) != 1 || w.problems[0] != want {
 		t.Errorf("problems: %q, want %q", w.problems, want)
 	}
