@@ -40,9 +40,9 @@ const (
 const (
 	// rebindInterval is the pause before another try at an address that another process has. It is short,
 	// because health checks have no answer from that process's end to the next try. reportInterval is
-	// how often the failure is reported.
+	// the time after which the same failure is reported again: events are kept for an hour.
 	rebindInterval = 20 * time.Millisecond
-	reportInterval = 5 * time.Second
+	reportInterval = 30 * time.Minute
 	// Farewell is how long requests may go on when a server ends.
 	Farewell = 500 * time.Millisecond
 )
@@ -76,25 +76,25 @@ type Server struct {
 	// Expected reports whether kube-proxy may still have Address: then a failure to bind is neither reported
 	// nor fatal. It may be nil.
 	Expected func() bool
-	// Failed is called with a failure to bind, every five seconds while it lasts. It may be nil.
+	// Failed is called with a failure to bind when it begins, and every half hour while it lasts. It may be nil.
 	Failed func(error)
 	Log    *zap.Logger
 }
 
 // Run serves until ctx ends, and then lets requests finish for up to Farewell.
 func (s *Server) Run(ctx context.Context) error {
-	var waiting quota.Once
-	failing := quota.Once{Interval: reportInterval}
+	reported := quota.Once{Interval: reportInterval}
 	for {
-		err := s.serve(ctx)
+		err := s.serve(ctx, &reported)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
 		expected := s.Expected != nil && s.Expected()
-		if expected && waiting.Report("") {
+		switch {
+		case !reported.Report(fmt.Sprint(expected, err)):
+		case expected:
 			s.Log.Info("HTTP server waits: its address is in use; retrying", zap.Error(err))
-		}
-		if !expected && failing.Report("") {
+		default:
 			if s.Failed != nil {
 				s.Failed(err)
 			}
@@ -109,12 +109,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// serve binds the address and serves until ctx ends.
-func (s *Server) serve(ctx context.Context) error {
+// serve binds the address and serves until ctx ends. What was reported is over when it listens.
+func (s *Server) serve(ctx context.Context, reported *quota.Once) error {
 	listener, err := Listen(ctx, "tcp", s.Address)
 	if err != nil {
 		return s.bindError(err)
 	}
+	reported.Over()
 	s.Log.Info("HTTP server listens", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
 	server := NewServer(s.Handler, s.KeepAlive, s.Log)
 	pool := NewPool(connections)

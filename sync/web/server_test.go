@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // hello answers every request that it can read.
@@ -64,21 +66,25 @@ func TestServerBindsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := occupy(t)
 		var failures []string
+		core, lines := observer.New(zap.DebugLevel)
 		server := Server{
 			Name: "health", Address: taken.Addr().String(), Flag: "--healthz-bind-address", Handler: hello,
 			Failed: func(err error) { failures = append(failures, err.Error()) },
-			Log:    zap.NewNop(),
+			Log:    zap.New(core),
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- server.Run(ctx) }()
 		synctest.Wait()
-		time.Sleep(5 * time.Second) // of the bubble's clock
+		if len(failures) != 1 {
+			t.Errorf("at the start: %q, want one failure", failures)
+		}
+		time.Sleep(31 * time.Minute) // of the bubble's clock
 		synctest.Wait()
 		want := fmt.Sprintf("serve health on %s: address already in use; another process has this port, perhaps kube-proxy "+
 			"or another kube-nft: stop it or set --healthz-bind-address", taken.Addr())
 		if len(failures) != 2 || failures[0] != want || failures[1] != want {
-			t.Errorf("after five seconds: %q, want twice %q", failures, want)
+			t.Errorf("after half an hour: %q, want twice %q", failures, want)
 		}
 		taken.Close()
 		time.Sleep(rebindInterval) // time stands still while it waits for connections
@@ -90,6 +96,14 @@ func TestServerBindsAgain(t *testing.T) {
 		}
 		if code, body := exchange(t, server.Address, get); code != 200 || body != "hello" {
 			t.Errorf("got %d %q", code, body)
+		}
+		var logged []string
+		for _, line := range lines.All() {
+			logged = append(logged, line.Message)
+		}
+		const failure = "HTTP server cannot serve its address"
+		if want := []string{failure, failure, "HTTP server listens"}; !slices.Equal(logged, want) {
+			t.Errorf("logged %q, want %q", logged, want)
 		}
 		stop()
 		if err := <-ended; err != nil {
