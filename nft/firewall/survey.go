@@ -115,6 +115,12 @@ func Forwarded(addr netip.Addr) bool {
 	return !ok || !p.local
 }
 
+// Linked reports whether an address is behind an interface of this node, without a gateway in between.
+func Linked(addr netip.Addr) bool {
+	p, ok := pathTo(addr)
+	return ok && !p.gateway
+}
+
 // A place is a target and the way there.
 type place struct {
 	Target
