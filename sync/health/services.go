@@ -58,6 +58,7 @@ type Services struct {
 
 	unserved atomic.Int64
 	standIn  atomic.Bool
+	tried    atomic.Bool
 
 	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
@@ -144,6 +145,7 @@ func (s *Services) Run(ctx context.Context) error {
 		began := time.Now()
 		wanted, problems := s.wanted()
 		open, rest := s.reconcile(ctx, wanted, problems), retry.Rest(time.Since(began))
+		s.tried.Store(true)
 		if !open {
 			if s.standIn.Load() {
 				interval = yieldInterval
@@ -239,6 +241,9 @@ func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Serv
 	s.report(problems)
 	return done
 }
+
+// Tried reports whether all ports have been tried since the first Apply.
+func (s *Services) Tried() bool { return s.tried.Load() }
 
 // Unserved returns how many Services have a port that is not served, counted in each family.
 func (s *Services) Unserved() int { return int(s.unserved.Load()) }

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,7 +80,12 @@ type Server struct {
 	// Failed is called with a failure to bind when it begins, and every half hour while it lasts. It may be nil.
 	Failed func(error)
 	Log    *zap.Logger
+
+	tried atomic.Bool
 }
+
+// Tried reports whether the server listens, or failed to.
+func (s *Server) Tried() bool { return s.tried.Load() }
 
 // Run serves until ctx ends, and then lets requests finish for up to Farewell.
 func (s *Server) Run(ctx context.Context) error {
@@ -112,6 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 // serve binds the address and serves until ctx ends. What was reported is over when it listens.
 func (s *Server) serve(ctx context.Context, reported *quota.Once) error {
 	listener, err := Listen(ctx, "tcp", s.Address)
+	s.tried.Store(true)
 	if err != nil {
 		return s.bindError(err)
 	}

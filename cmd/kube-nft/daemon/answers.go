@@ -56,7 +56,7 @@ func (d *daemon) status() *peer.Status {
 	waits, source, takeover := d.waits.Load(), s.SafetyCheck[peer.SafetySource], s.SafetyCheck[peer.SafetyTakeover]
 	s.AwaitsProxy = d.awaitsProxy.Load()
 	switch failure := d.feed.Failure(); {
-	case s.Ready:
+	case d.monitor.proxy.Ready():
 		s.WaitingFor = ""
 	case !s.Synced && failure != nil:
 		s.WaitingFor = "the API server: " + failure.Error()

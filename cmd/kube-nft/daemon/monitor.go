@@ -129,6 +129,16 @@ func (m *monitor) run(ctx context.Context) error {
 	return servers.Wait()
 }
 
+// listens reports whether all addresses and health-check node ports have been tried.
+func (m *monitor) listens() bool {
+	for _, server := range m.servers {
+		if !server.Tried() {
+			return false
+		}
+	}
+	return m.config.Shadow || m.services.Tried() // kube-proxy has the ports of Services
+}
+
 // close closes the sockets of scrapes, of which none has begun.
 func (m *monitor) close() {
 	if m.scraped != nil {
@@ -161,7 +171,8 @@ func (m *monitor) status() *peer.Status {
 	m.mu.Lock()
 	s := m.reported
 	m.mu.Unlock()
-	s.Ready, s.Healthy, s.NodeEligible = m.proxy.Ready(), m.proxy.Healthy(), m.proxy.Eligible()
+	s.Ready = m.proxy.Ready() && m.listens()
+	s.Healthy, s.NodeEligible = m.proxy.Healthy(), m.proxy.Eligible()
 	s.UnservedChecks = m.services.Unserved()
 	s.SafetyCheck = m.safety.texts()
 	return &s

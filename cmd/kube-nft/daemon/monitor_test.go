@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -123,6 +126,15 @@ func TestReadyAfterTheFirstCommit(t *testing.T) {
 	if !m.proxy.Ready() || !m.proxy.Healthy() {
 		t.Error("not ready after a sync")
 	}
+	if m.status().Ready {
+		t.Error("ready though no health-check node port was tried")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var servers sync.WaitGroup
+	servers.Go(func() { m.services.Run(ctx) })
+	defer servers.Wait()
+	defer cancel()
+	lab.Eventually(t, "ready", func() bool { return m.status().Ready })
 	if s := m.status(); s.Syncs != 1 || s.SyncFailures != 1 || s.Reviews != 1 || s.Repairs != 1 || s.LastSync.IsZero() {
 		t.Errorf("status %+v", s)
 	}

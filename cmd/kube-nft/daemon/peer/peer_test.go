@@ -21,7 +21,7 @@ import (
 func answersOf(name string) *Answers {
 	return &Answers{
 		Settings: func() (*config.Running, error) { return nil, errors.New("no \x1b[31msettings") },
-		Status:   func() *Status { return &Status{WaitingFor: name} },
+		Status:   func() *Status { return &Status{Ready: true, WaitingFor: name} },
 	}
 }
 

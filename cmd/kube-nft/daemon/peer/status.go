@@ -10,7 +10,7 @@ import (
 // A Status is what a daemon says of itself.
 type Status struct {
 	Synced bool `json:"synced"` // it has read all objects
-	Ready  bool `json:"ready"`  // it has programmed them
+	Ready  bool `json:"ready"`  // it has programmed them, and answers health checks where it can
 	// WaitingFor is what the first commit waits for, if it waits.
 	WaitingFor string `json:"waitingFor,omitempty"`
 	// AwaitsProxy says that it waits for a running kube-proxy to end, and for nothing else.

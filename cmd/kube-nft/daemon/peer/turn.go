@@ -2,17 +2,19 @@ package peer
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/sync/web"
 )
 
-// overlap is how long a daemon answers health checks after it has given up the lock, while the next one begins
-// to listen at the same addresses.
-const overlap = 500 * time.Millisecond
+// overlap bounds how long a daemon answers health checks after it has given up the lock, until the next one has
+// programmed and listens at the same addresses.
+const overlap = 3 * time.Second
 
 // A Turn is the time in which this process may program its network namespace. It has the lock and the socket
 // file meanwhile. Make it with NewTurn.
@@ -70,7 +72,7 @@ func (t *Turn) Watch(answers *Answers, log *zap.Logger) {
 }
 
 // End gives up the lock as soon as written is closed: then this process does not write to the kernel any more. If
-// another daemon waits for the lock, End leaves it the time to listen. While a commit is under way End does not
+// another daemon waits for the lock, End returns when that one is ready. While a commit is under way End does not
 // wait for long: the lock ends with the process.
 func (t *Turn) End(written <-chan struct{}) {
 	<-t.Begun
@@ -85,6 +87,18 @@ func (t *Turn) End(written <-chan struct{}) {
 		t.lock.Release() // a socket that does not close ends with the process
 	}
 	if followed {
-		time.Sleep(overlap)
+		awaitNext()
+	}
+}
+
+// awaitNext waits until the daemon that programs now is ready.
+func awaitNext() {
+	ctx, cancel := context.WithTimeout(context.Background(), overlap)
+	defer cancel()
+	for retry.Pause(ctx, lockInterval) {
+		next, err := ask[Status](ctx, Programs, pathStatus, patience, func(net.Conn) {})
+		if err == nil && next.Ready {
+			return
+		}
 	}
 }
