@@ -156,10 +156,14 @@ func (w *world) sync(t testing.TB, b *bench) {
 	}
 }
 
-// patience returns how long the flows after a step may fail at first, on a busy machine. Over the API each
-// kind of object comes in a stream of its own, and the sentinel shows only for its own kinds
-// that they have been read.
+// patience returns how long the flows after a step may fail at first. With session affinity, a client whose endpoint
+// has left may lose one packet, until kube-nft has removed the client's entry (docs/decisions/040-one-affinity-clean-up.md).
+// Over the API each kind of object comes in a stream of its own, and the sentinel shows only for its own kinds that
+// they have been read.
 func (w *world) patience(step caseStep) time.Duration {
+	if slices.ContainsFunc(w.objects, isSticky) {
+		return lab.Patience
+	}
 	if *sourceName != "api" {
 		return 0
 	}
@@ -174,4 +178,10 @@ func (w *world) patience(step caseStep) time.Duration {
 		}
 	}
 	return 0
+}
+
+// isSticky reports whether an object is a Service with session affinity.
+func isSticky(object map[string]any) bool {
+	spec, _ := object["spec"].(map[string]any)
+	return idOf(object).Kind == "Service" && spec["sessionAffinity"] == "ClientIP"
 }
