@@ -26,8 +26,8 @@
 //   - CTA_FILTER (5.8) with CTA_FILTER_ORIG_FLAGS, a bit mask in host byte order that says which
 //     parts of CTA_TUPLE_ORIG count. This package uses the protocol alone. The kernel inverts the
 //     comparison of IPv6 addresses and does not compare ports of SCTP (measured on 6.18).
-//   - CTA_STATUS with CTA_STATUS_MASK: (status & mask) == value, 0 included. Older kernels
-//     ignore both.
+//   - CTA_STATUS with CTA_STATUS_MASK: (status & mask) == value, 0 included. Kernels before
+//     5.15 ignore both.
 //   - CTA_ZONE in recent kernels; the zone in a tuple is read but does not filter
 //   - CTA_MARK with CTA_MARK_MASK
 //

@@ -18,7 +18,7 @@ const (
 )
 
 // Types of the netlink attributes that this package reads and writes, by the names of
-// linux/netfilter/nfnetlink_conntrack.h. CTA_FILTER came with kernel 5.8, CTA_STATUS_MASK later.
+// linux/netfilter/nfnetlink_conntrack.h. CTA_FILTER came with kernel 5.8, CTA_STATUS_MASK with 5.15.
 const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,8 +26,9 @@ import (
 
 // A caller opens connections to the cluster IP of a crossing, from several addresses outside, at a rate.
 type caller struct {
-	stop chan struct{}
-	done sync.WaitGroup
+	stop   chan struct{}
+	done   sync.WaitGroup
+	signed bool // most SYNs have an MD5 signature, which endpoints do not expect
 
 	mu    sync.Mutex
 	calls []call
@@ -58,6 +60,12 @@ func (c *crossing) call(t *testing.T, family, rate, clients int) *caller {
 // callAt is call to other addresses, in turns.
 func (c *crossing) callAt(t *testing.T, rate, clients int, at ...netip.AddrPort) *caller {
 	t.Helper()
+	return c.callWith(t, new(caller), rate, clients, at...)
+}
+
+// callWith is callAt with a caller that has not begun.
+func (c *crossing) callWith(t *testing.T, k *caller, rate, clients int, at ...netip.AddrPort) *caller {
+	t.Helper()
 	family := map[bool]int{true: 0, false: 1}[at[0].Addr().Is4()]
 	err := c.client.Do(func() (err error) {
 		for n := range clients {
@@ -68,7 +76,7 @@ func (c *crossing) callAt(t *testing.T, rate, clients int, at ...netip.AddrPort)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &caller{stop: make(chan struct{})}
+	k.stop = make(chan struct{})
 	k.done.Go(func() {
 		if err := c.client.Join(); err != nil { // the thread ends with this function
 			k.err = err
@@ -135,6 +143,9 @@ func (k *caller) run(at []netip.AddrPort, family, rate, clients int) {
 				_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 				err = errors.Join(unix.Bind(fd, sockaddr(netip.AddrPortFrom(callerAt(family, client), 0))))
 			}
+			if err == nil && k.signed && opened/clients%4 > 0 {
+				err = sign(fd, at[opened%len(at)])
+			}
 			if err == nil {
 				err = unix.Connect(fd, sockaddr(at[opened%len(at)]))
 			}
@@ -179,6 +190,13 @@ func (k *caller) run(at []netip.AddrPort, family, rate, clients int) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
+}
+
+// sign has the kernel sign what a socket sends to an address (RFC 2385).
+func sign(fd int, to netip.AddrPort) error {
+	signature := unix.TCPMD5Sig{Addr: unix.SockaddrStorage{Family: unix.AF_INET}, Keylen: 1}
+	*(*[4]byte)(signature.Addr.Data[2:]) = to.Addr().As4() // after the port, which does not count
+	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &signature)
 }
 
 // A toll counts calls: slow ones had to send their SYN again.
@@ -266,6 +284,13 @@ func (c *crossing) redirect(t *testing.T, rule string) {
 	loadRules(t, c.pods, "table ip elsewhere {\nchain in {\ntype nat hook prerouting priority -100\n"+rule+"\n}\n}\n")
 }
 
+// redirectEndpoint sends what comes to endpoint 1 to another port of its.
+func (c *crossing) redirectEndpoint(t *testing.T, port int) {
+	t.Helper()
+	c.redirect(t, fmt.Sprintf("ip daddr %[1]s tcp dport %[2]d dnat to %[1]s:%[3]d", crossEndpoint(1, 0), lab.EndpointPort,
+		port))
+}
+
 // late makes endpoint 1 get all packets so much later.
 func late(delay time.Duration) func(*testing.T, *crossing) {
 	return func(t *testing.T, c *crossing) {
@@ -318,8 +343,14 @@ func hasty(reset bool) func(*testing.T, *crossing) {
 			if err != nil {
 				return err
 			}
-			t.Cleanup(func() { _ = listener.Close() })
+			var accepted atomic.Bool
+			t.Cleanup(func() {
+				if _ = listener.Close(); !accepted.Load() {
+					t.Error("no connection came to the port that closes them")
+				}
+			})
 			lab.Serve(listener, func(conn net.Conn) {
+				accepted.Store(true)
 				if reset {
 					_ = conn.(*net.TCPConn).SetLinger(0)
 				}
@@ -329,8 +360,26 @@ func hasty(reset bool) func(*testing.T, *crossing) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.redirect(t, fmt.Sprintf("ip daddr %s tcp dport %d redirect to :%d", crossEndpoint(1, 0), lab.EndpointPort, port))
+		c.redirectEndpoint(t, port)
 	}
+}
+
+// full makes endpoint 1 accept no connection: the queue of its port is full as soon as one waits there.
+func full(t *testing.T, c *crossing) {
+	const port = lab.EndpointPort + 1
+	err := c.pods.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: crossEndpoint(1, 0).As4()})
+		return errors.Join(err, unix.Listen(fd, 0))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.redirectEndpoint(t, port)
 }
 
 // many makes the pods answer at the addresses of 500 endpoints, too.
@@ -396,6 +445,7 @@ func TestEjectionInKernel(t *testing.T) {
 			slow: true},
 		{name: "accepts and closes", also: hasty(false), rate: 60, clients: 5, annotation: "true"},
 		{name: "accepts and resets", also: hasty(true), rate: 60, clients: 5, annotation: "true"},
+		{name: "its queue is full", also: full, rate: 60, clients: 5, annotation: "true", out: true},
 		{name: "flaps", rules: "ip daddr @down drop", again: flaps, rate: 60, clients: 5, annotation: "true",
 			slow: true},
 		{name: "the link to all flaps", again: linkFlaps, rate: 60, clients: 5, annotation: "true",
@@ -520,6 +570,29 @@ func TestEjectionInKernel(t *testing.T) {
 				t.Logf("all in all %+v", n)
 			}
 		})
+	}
+}
+
+// TestEjectionOnPurpose: two clients have healthy endpoints left out, by SYNs that no endpoint answers: no more than
+// half, and none if the Service does not ask.
+func TestEjectionOnPurpose(t *testing.T) {
+	t.Parallel()
+	c := newCrossing(t)
+	endpoints := []endpointState{{0, ""}, {1, ""}, {2, ""}}
+	c.publish(t, nil, corev1.ProtocolTCP, map[string]string{"eject": "true"}, endpoints...)
+	proxy := c.start(t)
+	calls := c.callWith(t, &caller{signed: true}, 8, 2, netip.AddrPortFrom(crossCluster[0], 80))
+	lab.Eventually(t, "an endpoint is left out", func() bool {
+		n := len(ejectedEndpoints(t))
+		if n > 1 {
+			t.Errorf("%d of 3 endpoints are left out", n)
+		}
+		return n > 0
+	})
+	c.publish(t, proxy, corev1.ProtocolTCP, map[string]string{"eject": "false"}, endpoints...)
+	lab.Eventually(t, "all are back", func() bool { return len(ejectedEndpoints(t)) == 0 })
+	if n := tollOf(calls.end()); calls.err != nil || n.failed == n.all {
+		t.Errorf("%+v, %v", n, calls.err)
 	}
 }
 

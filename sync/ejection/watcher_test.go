@@ -344,6 +344,17 @@ func TestVerdicts(t *testing.T) {
 				}
 				return 0
 			}},
+		{name: "two clients are blocked at one endpoint, and others rare", endpoints: 3, clients: 3, every: 25,
+			want: []int{1}, within: 30 * time.Second,
+			answer: func(_ *world, endpoint, client int) time.Duration {
+				if client < 2 && endpoint == 1 {
+					return never
+				}
+				return 0
+			}},
+		{name: "a connection in five seconds", endpoints: 2, clients: 5, every: 250, answer: dead(1), want: []int{1},
+			within: 50 * time.Second},
+		{name: "a connection in ten seconds", endpoints: 2, clients: 5, every: 1000, answer: dead(1)},
 		{name: "loss of 5 %", endpoints: 3, clients: 10, every: 1,
 			answer: func(w *world, _, _ int) time.Duration { return w.lossy() }},
 		{name: "loss of 5 %, one client", endpoints: 3, clients: 1, every: 10,
@@ -569,6 +580,59 @@ func TestFloodIsBounded(t *testing.T) {
 	}
 }
 
+// TestNamespaceIsBounded: of a namespace whose ports are flooded, some connections are kept, and another namespace
+// loses none of its own by that.
+func TestNamespaceIsBounded(t *testing.T) {
+	const ports = 2 * mostOfNamespace / mostOfPort
+	w, table, delta := newCrowd(2*ports, 2)
+	for i := range ports * mostOfPort {
+		f := *table.flows[6*(i%ports)] // of shop-0
+		f.ID += uint32(100_000 + i)
+		table.flows = append(table.flows, &f)
+	}
+	slices.Reverse(table.flows)
+	w.Committed(delta)
+	w.look(t.Context(), time.Now())
+	kept := make(map[string]int)
+	for id, s := range w.suspects {
+		kept[id.Namespace] += len(s.syns)
+	}
+	if kept["shop-0"] != mostOfNamespace || kept["shop-1"] != ports {
+		t.Errorf("%v connections are kept, want %d and %d", kept, mostOfNamespace, ports)
+	}
+}
+
+// TestLeftOutOfNamespaceIsBounded: of each namespace, so many endpoints are left out and no more.
+func TestLeftOutOfNamespaceIsBounded(t *testing.T) {
+	w, table, delta := newCrowd(2*leftOutNamespace+20, 2)
+	for _, f := range table.flows {
+		if f.Status&conntrack.SeenReply != 0 { // clients that are answered wait, too
+			waits := *f
+			waits.ID, waits.Status, waits.TCPState = f.ID+1_000_000, conntrack.DestinationNAT, conntrack.SYNSent
+			waits.Reply.Source = endpointAt(1)
+			table.flows = append(table.flows, &waits)
+		}
+	}
+	w.Committed(delta)
+	now := time.Now()
+	for range 5 {
+		w.look(t.Context(), now)
+		for _, f := range table.flows {
+			if f.Status&conntrack.SeenReply != 0 { // new connections
+				f.ID += 10_000_000
+			}
+		}
+		now = now.Add(lookInterval)
+	}
+	out := make(map[string]int)
+	for _, e := range w.Endpoints() {
+		out[e.Port.Namespace]++
+	}
+	if out["shop-0"] != leftOutNamespace || out["shop-1"] != leftOutNamespace {
+		t.Errorf("%v endpoints are left out, want %d of each namespace", out, leftOutNamespace)
+	}
+}
+
 // A sleeper is a Table that counts what it is asked, and takes long for it.
 type sleeper struct {
 	visits int
@@ -642,16 +706,16 @@ func (c *crowd) Delete(context.Context, []conntrack.Flow, func(*conntrack.Flow) 
 	return 0, nil
 }
 
-// newCrowd returns a Watcher that so many Services ask, each with three endpoints, of which one has answered two
-// connections and another one has not answered one.
-func newCrowd(services int) (*Watcher, *crowd, *tracker.Delta) {
+// newCrowd returns a Watcher that so many Services of so many namespaces ask, each with three endpoints, of which one
+// has answered two connections and another one has not answered one.
+func newCrowd(services, namespaces int) (*Watcher, *crowd, *tracker.Delta) {
 	table, owners := &crowd{}, make(committed)
 	w := New(Options{Log: zap.NewNop(), Committed: owners, Open: func() (Table, error) { return table, nil },
 		LeaveOut: func(tracker.PortID, []netip.AddrPort) {}, Silent: func(tracker.PortID) []netip.AddrPort { return nil }})
 	delta := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
 	for n := range services {
 		id := webPort
-		id.Namespace, id.Service = fmt.Sprint("shop-", n%100), fmt.Sprint("web-", n)
+		id.Namespace, id.Service = fmt.Sprint("shop-", n%namespaces), fmt.Sprint("web-", n)
 		port := &tracker.ServicePort{ID: id, ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Port: 80,
 			Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}, Settings: tracker.Settings{Eject: true}}
 		delta.Changed[id] = port
@@ -674,7 +738,7 @@ func newCrowd(services int) (*Watcher, *crowd, *tracker.Delta) {
 // TestManyServicesAsk: a look reads the connections once, however many Services ask, and those with an answer once.
 func TestManyServicesAsk(t *testing.T) {
 	const services = 10_000
-	w, table, delta := newCrowd(services)
+	w, table, delta := newCrowd(services, 100)
 	w.Committed(delta)
 	now := time.Now()
 	for n := range 3 {
@@ -688,7 +752,7 @@ func TestManyServicesAsk(t *testing.T) {
 // BenchmarkLook10000Services is a look at 30,000 connections, of which 10,000 wait, to 10,000 Services, without the
 // kernel's part.
 func BenchmarkLook10000Services(b *testing.B) {
-	w, _, delta := newCrowd(10_000)
+	w, _, delta := newCrowd(10_000, 100)
 	w.Committed(delta)
 	now := time.Now()
 	w.look(b.Context(), now)
@@ -701,7 +765,7 @@ func BenchmarkLook10000Services(b *testing.B) {
 
 // BenchmarkNotAsked is what a commit of a Service that does not ask costs, among 10,000.
 func BenchmarkNotAsked(b *testing.B) {
-	w, _, delta := newCrowd(10_000)
+	w, _, delta := newCrowd(10_000, 100)
 	for _, port := range delta.Changed {
 		port.Settings.Eject = false
 	}
@@ -720,7 +784,7 @@ func BenchmarkNotAsked(b *testing.B) {
 // BenchmarkLookOneClient is a look at a flood of one client: as many connections as are kept of a port wait, each for
 // another endpoint, while another client is answered.
 func BenchmarkLookOneClient(b *testing.B) {
-	w, table, delta := newCrowd(1)
+	w, table, delta := newCrowd(1, 1)
 	for _, port := range delta.Changed {
 		for n := range mostOfPort {
 			port.Cluster = append(port.Cluster, endpointAt(n+3))
