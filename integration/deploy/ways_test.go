@@ -22,11 +22,14 @@ type cluster struct {
 	// restarts says that the pods of kube-proxy are being replaced, one after the other: their template
 	// was changed, and they are not left alone until somebody deletes them.
 	restarts bool
+	// wrongImage says that no pod of kube-nft starts. pasted says that commands go on after one that refuses.
+	wrongImage, pasted bool
 }
 
 type clusterNode struct {
 	name               string
 	labels             labels.Set
+	down               bool
 	proxy              bool
 	waits, serves      bool // the pod of kube-nft, before or after kube-proxy's end
 	tables, overlooked bool // our tables are in force; no proxy has run here for a command
@@ -93,12 +96,14 @@ func runsOn(set *appsv1.DaemonSet, node *clusterNode) bool {
 func (c *cluster) reconcile(after string) {
 	c.t.Helper()
 	proxy, ours := c.set("kube-proxy"), c.set("kube-nft")
-	trial := ours != nil && strings.Contains(strings.Join(ours.Spec.Template.Spec.Containers[0].Args, " "),
-		"--service-proxy-name")
+	trial := isTrial(ours)
 	for _, n := range c.nodes {
+		if n.down {
+			continue
+		}
 		had := n.proxy || n.serves
 		n.proxy = runsOn(proxy, n)
-		present := runsOn(ours, n)
+		present := runsOn(ours, n) && !c.wrongImage
 		n.waits = present && !n.serves && !trial
 		if n.serves = present && n.serves; n.waits && !n.proxy {
 			n.waits, n.serves, n.tables = false, true, true
@@ -115,6 +120,30 @@ func (c *cluster) reconcile(after string) {
 		}
 		n.overlooked = !n.serves && !n.proxy // one command may end one proxy, the next starts the other
 	}
+}
+
+// isTrial reports whether a DaemonSet of kube-nft serves only Services with a label.
+func isTrial(ours *appsv1.DaemonSet) bool {
+	return ours != nil && strings.Contains(strings.Join(ours.Spec.Template.Spec.Containers[0].Args, " "),
+		"--service-proxy-name")
+}
+
+// opens reports whether a gate lets the command behind it run.
+func (c *cluster) opens(m []string) bool {
+	trial := isTrial(c.set("kube-nft"))
+	for _, n := range c.nodes {
+		switch {
+		case m[2] != "": // the rollout is complete: no older kube-nft is left, and each node has a pod
+			if !trial || n.serves || n.down || c.wrongImage {
+				return false
+			}
+		case m[1] == "" || m[1] == n.name:
+			if n.down || !n.waits && !n.serves {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // mergePatch applies a JSON merge patch (RFC 7396).
@@ -143,13 +172,20 @@ var (
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
 	deleteCommand = regexp.MustCompile(
 		`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
-	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes.
-	gate         = regexp.MustCompile(`^kubectl kube-nft check ?(worker-\d)?(?: --wait 5m)? && `)
+	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes, or if a trial's
+	// rollout is complete.
+	gate = regexp.MustCompile(`^kubectl (?:kube-nft check ?(worker-\d)?(?: --wait 5m)?` +
+		`|-n kube-system (rollout status daemonset kube-nft) --timeout 5m) && `)
 	labelCommand = regexp.MustCompile(
 		`^kubectl label (--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
 	rollbackPod = regexp.MustCompile(
 		`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
 	rollbackSeen = regexp.MustCompile(`^kubectl -n kube-system (?:wait pod/|logs |delete pod )rollback-`)
+	trialCommand = regexp.MustCompile(`^kubectl -n shop label service web service\.kubernetes\.io/service-proxy-name=`)
+	// looks are commands that change no node, or only a pod of kube-nft, whose rules stay.
+	looks = regexp.MustCompile(`^kubectl (?:kube-nft status|-n kube-system (?:rollout status|exec|get pods|` +
+		`create configmap kube-nft-api-server|set image daemonset/kube-nft|` +
+		`delete pod -l app\.kubernetes\.io/name=kube-nft) ?)`)
 )
 
 // run does what commands of the pages do. Those about Services change no node.
@@ -158,12 +194,12 @@ func (c *cluster) run(commands ...string) {
 	for _, given := range commands {
 		command := given
 		if m := gate.FindStringSubmatch(command); m != nil {
-			for _, n := range c.nodes {
-				if (m[1] == "" || m[1] == n.name) && !n.waits && !n.serves {
-					c.t.Fatalf("%s: no pod of kube-nft on %s", command, n.name)
-				}
+			if !c.opens(m) && c.pasted {
+				continue
 			}
-			command = strings.TrimPrefix(command, m[0])
+			if command = strings.TrimPrefix(command, m[0]); !c.opens(m) {
+				c.t.Fatalf("%s: not on each node is a pod of kube-nft that is ready for it", given)
+			}
 		}
 		if m := patchCommand.FindStringSubmatch(command); m != nil {
 			var patch map[string]any
@@ -208,7 +244,12 @@ func (c *cluster) run(commands ...string) {
 					n.tables = false
 				}
 			}
-		} else if !strings.HasPrefix(command, "kubectl label services ") && !rollbackSeen.MatchString(command) {
+		} else if trialCommand.MatchString(command) {
+			if !c.opens([]string{"", "", "a rollout"}) {
+				c.t.Errorf("%s: kube-proxy serves the Service no more, and not on each node does kube-nft", given)
+			}
+		} else if !strings.HasPrefix(command, "kubectl label services ") && !rollbackSeen.MatchString(command) &&
+			!looks.MatchString(command) {
 			c.t.Fatalf("the test does not know %s", command)
 		}
 		c.reconcile(command)
@@ -234,15 +275,25 @@ func (c *cluster) back(pages string) {
 	}
 }
 
-// block returns the commands of the code block in a section of the pages that has a text.
-func block(t *testing.T, pages, section, text string) (commands []string) {
-	t.Helper()
+// blocks returns the commands of each code block in a section of the pages, without those that show an output.
+func blocks(pages, section string) (list [][]string) {
 	_, rest, _ := strings.Cut(pages, "\n"+section+"\n")
 	rest, _, _ = strings.Cut(rest, "\n"+strings.Repeat("#", strings.Count(section, "#"))+" ")
 	for i, part := range strings.Split(rest, "```") {
-		if i%2 == 1 && strings.Contains(part, text) {
+		if i%2 == 1 && !strings.HasPrefix(part, "\n$ ") {
 			joined := strings.ReplaceAll(part, "\\\n", "")
-			return slices.DeleteFunc(strings.Split(joined, "\n"), func(line string) bool { return line == "" })
+			list = append(list, slices.DeleteFunc(strings.Split(joined, "\n"), func(line string) bool { return line == "" }))
+		}
+	}
+	return list
+}
+
+// block returns the commands of the code block in a section of the pages that has a text.
+func block(t *testing.T, pages, section, text string) []string {
+	t.Helper()
+	for _, commands := range blocks(pages, section) {
+		if strings.Contains(strings.Join(commands, "\n"), text) {
+			return commands
 		}
 	}
 	t.Fatalf("the pages' %q has no block with %q", section, text)
@@ -326,6 +377,45 @@ func TestInstallAndMigrationPages(t *testing.T) {
 			if t.Failed() {
 				for _, n := range c.nodes {
 					t.Logf("%+v", *n)
+				}
+			}
+		})
+	}
+}
+
+// TestInstallPagePasted pastes all commands of the install page for kubectl, one after the other, as somebody who skims
+// it: with an image that no node can pull, with a node that is down, and with both. On each node a proxy is left, and
+// no Service is without one.
+func TestInstallPagePasted(t *testing.T) {
+	page := string(readFile(t, "../../docs/install.md"))
+	var commands []string
+	for _, block := range blocks(page, "## In a cluster") {
+		if strings.HasPrefix(block[0], "kubectl ") {
+			commands = append(commands, block...)
+		}
+	}
+	for _, text := range []string{"OnDelete", "disabled", "deploy/base", "deploy/overlays/canary",
+		"service-proxy=kube-nft", "service-proxy-name=kube-nft", "set image"} {
+		if !slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, text) }) {
+			t.Errorf("no command has %s", text)
+		}
+	}
+	for _, way := range []struct {
+		name             string
+		wrongImage, down bool
+	}{
+		{"all is well", false, false}, {"a wrong image", true, false}, {"a node is down", false, true},
+		{"both", true, true},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			c := newCluster(t)
+			c.pasted, c.wrongImage, c.nodes[1].down = true, way.wrongImage, way.down
+			for _, command := range commands {
+				c.run(command)
+			}
+			for _, n := range c.nodes {
+				if !n.proxy && !n.serves || way.wrongImage && !n.proxy {
+					t.Errorf("in the end: %+v", *n)
 				}
 			}
 		})
