@@ -111,14 +111,15 @@ type filling struct {
 // after the current one. Each node finds the same slot, so shares stay even; more clients move when an endpoint is
 // removed.
 func (f *filling) next(w *walk) uint32 {
-	size := uint32(len(f.table))
-	for ; f.table[w.at] != free; f.steps-- {
-		if f.steps <= 0 {
-			return f.nearest(w.at)
-		}
-		w.next(size)
+	at, steps, size := w.at, f.steps, uint32(len(f.table))
+	for ; f.table[at] != free && steps > 0; steps-- {
+		at += w.skip - size
+		at += size & uint32(int32(at)>>31) // a branch would be mispredicted every other time
 	}
-	return w.at
+	if w.at, f.steps = at, steps; f.table[at] != free {
+		return f.nearest(at)
+	}
+	return at
 }
 
 // nearest returns the nearest free slot after a taken one, and shortens the path for later searches.
@@ -151,13 +152,6 @@ func newWalk(ep netip.AddrPort, size uint32) walk {
 		return walk{}
 	}
 	return walk{at: uint32(hash(ep, 1) % uint64(size)), skip: uint32(hash(ep, 2)%uint64(size-1)) + 1}
-}
-
-// next steps to the next slot of the permutation.
-func (w *walk) next(size uint32) {
-	if w.at += w.skip; w.at >= size {
-		w.at -= size
-	}
 }
 
 // hash is a number that follows from an endpoint. Equal bits of addresses, as those of one network,
