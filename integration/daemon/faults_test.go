@@ -8,13 +8,18 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
+
+// webIPv6 is the cluster IP of a Service of IPv6.
+var webIPv6 = netip.MustParseAddr("fd00:96::1")
 
 // clusterIPOf numbers cluster IPs.
 func clusterIPOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)}) }
@@ -133,8 +138,8 @@ func TestAffinityMapIsFull(t *testing.T) {
 	p.Stop(t)
 }
 
-// TestAffinityEntryLivesWithItsService: a client gets an entry, keeps its endpoint over a restart, and the map goes
-// when no Service has affinity any more.
+// TestAffinityEntryLivesWithItsService: a client gets an entry, keeps its endpoint over a restart, its entry gets a new
+// timeout, and the map goes when no Service has affinity any more.
 func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
@@ -155,15 +160,29 @@ func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	p := objects.Start(t)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	first := visit(t, client, served)
-	name, _ := affinityEntry(t, k, client)
-	if name == "" {
-		t.Fatal("the client has no entry")
+	name, timeout := affinityEntry(t, k, client)
+	if name == "" || timeout != 3*time.Hour {
+		t.Fatalf("the client has an entry of %v in map %q", timeout, name)
 	}
 	p.Stop(t)
 	p = objects.Start(t)
 	p.AwaitLog(t, "in sync, nothing to write")
 	if again := visit(t, client, served); again != first {
 		t.Errorf("after a restart the client was sent to %s, not to %s", again, first)
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, affine, func(s *corev1.Service) {
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(7200))}}
+	}))
+	lab.Eventually(t, "an entry of two hours", func() bool {
+		_, timeout := affinityEntry(t, k, client)
+		if timeout != 2*time.Hour && !changesTimeouts(t) {
+			visit(t, client, served)
+		}
+		return timeout == 2*time.Hour
+	})
+	if again := visit(t, client, served); again != first {
+		t.Errorf("with another timeout the client was sent to %s, not to %s", again, first)
 	}
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, func(*corev1.Service) {}))
 	lab.Eventually(t, "no affinity map", func() bool {
@@ -173,9 +192,73 @@ func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	p.Stop(t)
 }
 
-// affinityEntry finds the affinity map and the key of the client's entry, as nft writes it; empty
-// if there is none.
-func affinityEntry(t *testing.T, k *kernel.Client, client netip.Addr) (name, key string) {
+// TestAffinityOfIPv6Clients: an entry has the first 64 and the last 32 bits of its client. Clients of one /64 that differ
+// between these share it.
+func TestAffinityOfIPv6Clients(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
+	pods := lab.Addresses(netip.MustParseAddr("fd00:244::5"), 8)
+	var clients []netip.Addr
+	for _, text := range []string{"2001:db8::7", "2001:db8::ffff:0:7", "2001:db8::1:0:7", "2001:db8::8", "2001:db8:0:1::7"} {
+		clients = append(clients, netip.MustParseAddr(text))
+	}
+	for _, addr := range append(pods, clients...) {
+		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 128)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lab.Run(t, "", "ip", "route", "add", "fd00:96::/64", "dev", "lo")
+	served := make(chan netip.Addr, 1)
+	for _, pod := range pods {
+		serve(t, netip.AddrPortFrom(pod, 8080), served)
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", webIPv6, pods,
+		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	p := objects.Start(t)
+	p.AwaitLog(t, `"started"`)
+	for range 3 {
+		at := make(map[netip.Addr]netip.Addr)
+		for _, client := range clients {
+			at[client] = visit(t, client, served)
+		}
+		if at[clients[0]] != at[clients[1]] || at[clients[0]] != at[clients[2]] {
+			t.Errorf("%v: the first three clients have not the same endpoint", at)
+		}
+	}
+	entries := 0
+	tables := read(t, k)
+	for _, held := range tables[nft.IP6].Sets {
+		if held.Set.Dynamic {
+			list, err := k.Elements(t.Context(), nft.IP6, held.Set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries += len(list)
+		}
+	}
+	if entries != 3 {
+		t.Errorf("%d clients have %d entries, want 3", len(clients), entries)
+	}
+	p.Stop(t)
+}
+
+// changesTimeouts reports whether the kernel changes the timeout of an entry: since Linux 6.12.
+func changesTimeouts(t *testing.T) bool {
+	t.Helper()
+	var name unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 12
+}
+
+// affinityEntry finds the affinity map of the client's entry, and the timeout of the entry; zero if there is none.
+func affinityEntry(t *testing.T, k *kernel.Client, client netip.Addr) (name string, timeout time.Duration) {
 	t.Helper()
 	tables, _, err := k.Read(t.Context())
 	if err != nil {
@@ -189,19 +272,19 @@ func affinityEntry(t *testing.T, k *kernel.Client, client netip.Addr) (name, key
 		if err != nil {
 			t.Fatal(err)
 		}
-		for entry := range entries {
+		for entry, element := range entries {
 			if _, addr, ok := nft.SplitNumberedKey(nft.IP, entry); ok && addr == client {
-				return held.Set.Name, held.Set.KeyText(nft.IP, entry)
+				return held.Set.Name, element.Life.Timeout
 			}
 		}
 	}
-	return "", ""
+	return "", 0
 }
 
 // serve accepts connections and tells where each arrived.
 func serve(t *testing.T, at netip.AddrPort, served chan<- netip.Addr) {
 	t.Helper()
-	listener, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+	listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +299,11 @@ func serve(t *testing.T, at netip.AddrPort, served chan<- netip.Addr) {
 func visit(t *testing.T, client netip.Addr, served <-chan netip.Addr) netip.Addr {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: client.AsSlice()}}
-	conn, err := dialer.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(firstWeb, 80).String())
+	at := firstWeb
+	if client.Is6() {
+		at = webIPv6
+	}
+	conn, err := dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(at, 80).String())
 	if err != nil {
 		t.Fatalf("client %s: %v", client, err)
 	}

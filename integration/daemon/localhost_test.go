@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -44,7 +45,8 @@ ports: [{name: http, protocol: TCP, port: 8080}]
 endpoints: [{addresses: ["fd00:244:1::11"], nodeName: node-b}]
 `
 
-// greet answers every connection to an address with a text, from the calling thread's namespace.
+// greet answers every connection to an address with a text, from the calling thread's namespace, and closes it when
+// the client does. No client has a loopback address.
 func greet(t *testing.T, address, text string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -52,7 +54,13 @@ func greet(t *testing.T, address, text string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	lab.Serve(listener, func(conn net.Conn) { io.WriteString(conn, text) })
+	lab.Serve(listener, func(conn net.Conn) {
+		if conn.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+			t.Errorf("the client of %s is %s", address, conn.RemoteAddr())
+		}
+		io.WriteString(conn, text)
+		io.Copy(io.Discard, conn)
+	})
 }
 
 // hear connects to an address and returns what is said there.
@@ -63,6 +71,7 @@ func hear(address string) string {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.(*net.TCPConn).CloseWrite()
 	text, err := io.ReadAll(conn)
 	if err != nil {
 		return err.Error()
@@ -70,9 +79,9 @@ func hear(address string) string {
 	return string(text)
 }
 
-// TestLocalhostNodePortsWithoutSysctl runs the file that kube-proxy's users have: node ports are served
-// at localhost in both families, the kernel goes on refusing to route loopback addresses, and explain
-// says who serves.
+// TestLocalhostNodePortsWithoutSysctl runs the file that kube-proxy's users have: node ports are served at localhost in
+// both families, the kernel goes on refusing to route loopback addresses, and explain says who serves. Endpoints see an
+// address of this node, and connections end with the daemon.
 func TestLocalhostNodePortsWithoutSysctl(t *testing.T) {
 	t.Parallel()
 	lab.Require(t)
@@ -110,6 +119,15 @@ featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 			t.Errorf("%s says %q, want %q\n%s", address, got, want, proxy.Stderr())
 		}
 	}
+	lasting, err := net.Dial("tcp", "127.0.0.1:30500")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lasting.Close()
+	lasting.SetDeadline(time.Now().Add(lab.Patience))
+	if _, err := io.ReadFull(lasting, make([]byte, len("four"))); err != nil {
+		t.Fatal(err)
+	}
 	if value := lab.Run(t, "", "sysctl", "-n", "net.ipv4.conf.all.route_localnet"); strings.TrimSpace(value) != "0" {
 		t.Errorf("route_localnet is %s", value)
 	}
@@ -121,6 +139,10 @@ featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 		if !strings.Contains(text, "served by the kube-nft daemon") {
 			t.Errorf("explain says of %s: %s", address, text)
 		}
+	}
+	proxy.Stop(t)
+	if n, err := lasting.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the daemon's end a connection goes on: %d bytes, %v", n, err)
 	}
 }
 

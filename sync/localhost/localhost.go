@@ -69,8 +69,13 @@ type Proxy struct {
 func NewProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger) *Proxy {
 	files := syscall.Rlimit{Cur: 1024}
 	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // else what was usual once
-	return newProxy(ctx, addrs, log, int(min(files.Cur/filesPerConnection, mostConnections)),
-		int(min(files.Cur/filesPerPort, 1<<16)))
+	connections, ports := bounds(files.Cur)
+	return newProxy(ctx, addrs, log, connections, ports)
+}
+
+// bounds returns how many connections and node ports a Proxy has at most.
+func bounds(files uint64) (connections, ports int) {
+	return int(min(files/filesPerConnection, mostConnections)), int(min(files/filesPerPort, 1<<16))
 }
 
 func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connections, ports int) *Proxy {

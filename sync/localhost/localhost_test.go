@@ -318,6 +318,19 @@ func TestProxyIsBounded(t *testing.T) {
 	}
 }
 
+// TestBounds: connections get a sixteenth of the files, 1,024 at most, and node ports a quarter.
+func TestBounds(t *testing.T) {
+	for _, tt := range []struct {
+		files              uint64
+		connections, ports int
+	}{{64, 4, 16}, {1024, 64, 256}, {1 << 14, 1024, 4096}, {1 << 62, 1024, 65536}} {
+		if connections, ports := bounds(tt.files); connections != tt.connections || ports != tt.ports {
+			t.Errorf("with %d files: %d connections and %d ports, want %d and %d", tt.files, connections, ports,
+				tt.connections, tt.ports)
+		}
+	}
+}
+
 func TestRoute(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, routeLocalnet)
