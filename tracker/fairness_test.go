@@ -292,6 +292,82 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestDemands is the arithmetic of docs/limits.md: what a Service asks for, in elements.
+func TestDemands(t *testing.T) {
+	ports := func(n int) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			for i := range n - 1 {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP,
+					Port: int32(81 + i)})
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name              string
+		edit              func(*corev1.Service)
+		endpoints, slices int
+		want              int
+	}{
+		{"a frontend and ten endpoints", ports(1), 10, 1, 8 + 10},
+		{"a second slice that lists them", ports(1), 10, 2, 8 + 20},
+		{"a node port and a load balancer", func(s *corev1.Service) {
+			balanced("198.51.100.1")(s)
+			s.Spec.Ports[0].NodePort = 30080
+		}, 0, 1, 3 * 8},
+		{"source ranges", func(s *corev1.Service) {
+			balanced("198.51.100.1")(s)
+			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "203.0.113.0/24"}
+		}, 0, 1, 2*8 + 2},
+		{"session affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, 10, 1,
+			8 + 10 + 40},
+		{"a slot table of 21 endpoints", annotated("lb-algorithm", "maglev"), 21, 1, 8 + 21 + 4001},
+		{"10 ports with 100 endpoints", ports(10), 100, 1, 10*8 + 10*100},
+		{"500 ports with the same 500 endpoints", ports(500), 500, 1, 5500},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr, service := newTracker(Config{Quota: 1 << 20}), newService(tt.edit)
+			must(t, tr.SetService(service))
+			for n := range tt.slices {
+				slice := newSlice(fmt.Sprint("web-", n))
+				slice.Ports = nil
+				for _, p := range service.Spec.Ports {
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Port: new(8000 + p.Port)})
+				}
+				for i := range tt.endpoints {
+					slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+				}
+				must(t, tr.SetSlice(slice))
+			}
+			if got := tr.namespaces["shop"].demand; got != tt.want {
+				t.Errorf("%d elements, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestFewEndpointsReplaceOthers: while a namespace waits, up to 16 endpoints of a port come for those that leave.
+func TestFewEndpointsReplaceOthers(t *testing.T) {
+	for _, n := range []int{replacements, replacements + 4} {
+		now := started
+		slice := func(first int) *discoveryv1.EndpointSlice {
+			s := newSlice("web-1")
+			for i := range n {
+				s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", first, 1+i)))
+			}
+			return s
+		}
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(newService()))
+			must(t, tr.SetSlice(slice(0)))
+		})
+		tr.Charge("shop", time.Hour)
+		must(t, tr.SetSlice(slice(1)))
+		if p := only(t, tr.Take()); len(p.Cluster) != replacements || p.Cluster[0].Addr().As4()[2] != 1 {
+			t.Errorf("of %d endpoints that others replace, %v are there", n, p.Cluster)
+		}
+	}
+}
+
 // TestSharedListsCountOnce: what ports of a Service share in the tables counts once for them, also with session
 // affinity.
 func TestSharedListsCountOnce(t *testing.T) {

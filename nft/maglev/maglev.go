@@ -223,8 +223,8 @@ func PlacesEach(n int) int { return max(FewPlacesEach, min(64, 16384/max(n, 1)))
 
 // Places returns how often each endpoint has to stand in a list of which every place is equally
 // likely, so that it is chosen in proportion to its weight: at least once. The lists are as short as
-// exactness allows, and at most each times as long as the endpoints are many: then a share is
-// off by less than 1/each of an equal share, but for those of less than one place. weights
+// exactness allows, and at most each times as long as the endpoints are many: then shares are rounded to a
+// place, which is 1/each of an equal share, and the others pay for those of less than one place. weights
 // are at least 1.
 func Places(weights []uint16, each int) []int {
 	var divisor, sum uint

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -194,6 +195,37 @@ func TestPlaces(t *testing.T) {
 	} {
 		if got := fmt.Sprint(Places(c.weights, PlacesEach(len(c.weights)))); got != c.want {
 			t.Errorf("weights %d: %s, want %s", c.weights, got, c.want)
+		}
+	}
+}
+
+// TestPlacesAreRounded: who has a share of less than a place gets one, and the others share the rest by their weights,
+// rounded to a place.
+func TestPlacesAreRounded(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		weights, each := make([]uint16, 1+random.IntN(20)), []int{FewPlacesEach, 64}[random.IntN(2)]
+		for i := range weights {
+			weights[i] = []uint16{1, uint16(1 + random.IntN(100)), uint16(1 + random.IntN(65535)), 65535}[random.IntN(4)]
+		}
+		places, all, sum := Places(weights, each), 0, 0.0
+		for _, n := range places {
+			all += n
+		}
+		left := float64(all)
+		for i, n := range places {
+			if n == 1 {
+				left--
+			} else {
+				sum += float64(weights[i])
+			}
+		}
+		for i, n := range places {
+			want := float64(weights[i]) * left / sum
+			if all > each*len(weights) || n < 1 || n > 1 && math.Abs(float64(n)-want) >= 1 {
+				t.Fatalf("weights %d have %d of %d places: endpoint %d has %d, want about %.1f", weights, all, each*len(weights),
+					i, n, want)
+			}
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (u *unmetAnnotations) updateLimits(id tracker.PortID, p *tracker.ServicePor
 	}
 	const byChance = "endpoints are chosen by chance on this node"
 	u.set(id, weight, l.withoutSlots && !hashed, func() string {
-		return short("shares of endpoints are off by up to a quarter of an equal one")
+		return short("shares of endpoints are rounded to a quarter of an equal one")
 	})
 	u.set(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {
 		if l.withoutHash {

@@ -89,7 +89,7 @@ func TestQuotaWithoutSlots(t *testing.T) {
 	set(weighed, true)
 	expect("weights", 2, 3+3*maglev.FewPlacesEach,
 		"Service weighed/service-0: metadata.annotations[kube-nft.io/weight] of its EndpointSlices: "+leaves+
-			"shares of endpoints are off by up to a quarter of an equal one")
+			"shares of endpoints are rounded to a quarter of an equal one")
 	set(hashed, false)
 	expect("slots after all", 1, 503+3*maglev.FewPlacesEach)
 }
