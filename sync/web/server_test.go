@@ -75,10 +75,6 @@ func TestServerBindsAgain(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- server.Run(ctx) }()
-		synctest.Wait()
-		if len(failures) != 1 {
-			t.Errorf("at the start: %q, want one failure", failures)
-		}
 		time.Sleep(31 * time.Minute) // of the bubble's clock
 		synctest.Wait()
 		want := fmt.Sprintf("serve health on %s: address already in use; another process has this port, perhaps kube-proxy "+
