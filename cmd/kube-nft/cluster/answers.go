@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/exec"
@@ -28,15 +29,27 @@ type answer struct {
 // foundCode is the exit code of a command that has found something: docs/operations.md, exit codes.
 const foundCode = 1
 
-// answers runs a command on all members. Those that do not answer have a problem.
+// maxAnswers bounds what all nodes together may print. Tests lower it.
+var maxAnswers int64 = 1 << 30
+
+// errTooMuch is the problem of a node whose answer is not kept.
+var errTooMuch = errors.New("all answers together are too long: ask fewer nodes at a time")
+
+// answers runs a command on all members. Those that do not answer have a problem, and so have those whose answers are too
+// much for the memory here.
 func (c *cluster) answers(ctx context.Context, members []member, args []string) ([]answer, error) {
 	list := make([]answer, len(members))
+	var kept atomic.Int64
 	for i := range members {
 		list[i].Node = members[i].node.Name
 		_, list[i].Problem = members[i].state()
 	}
 	err := c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) error {
 		stdout, err := c.run(ctx, pod, args)
+		if kept.Add(int64(len(stdout))) > maxAnswers {
+			kept.Add(-int64(len(stdout)))
+			stdout, err = nil, errTooMuch
+		}
 		a := &list[i]
 		a.Text, a.Problem = string(stdout), ""
 		var ended exec.CodeExitError

@@ -821,11 +821,48 @@ func TestWarnings(t *testing.T) {
 		w.add("h", "full")
 		w.flush()
 		const want = "b: warning: empty\na, b, c, d, e, f, g, h, i, j, and 2 more: warning: full\nh: warning: full\n"
-		lines := strings.SplitAfter(out.String(), "\n")
-		slices.Sort(lines[:2]) // both were due
-		slices.Reverse(lines[:2])
-		if got := strings.Join(lines, ""); got != want {
+		if got := out.String(); got != want {
 			t.Errorf("got\n%swant\n%s", got, want)
 		}
 	})
+}
+
+// TestWarningsAreBounded: what nodes warn of without end does not wait for a second. It is all printed, once.
+func TestWarningsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		w := warnings{out: &out}
+		const size, n = 1 << 20, 2*maxWaiting/(1<<20) + 1
+		for i := range n {
+			w.add("a", fmt.Sprint(i)+strings.Repeat("x", size))
+			if held := len(w.nodes); held*size > maxWaiting {
+				t.Fatalf("%d warnings wait", held)
+			}
+		}
+		for range 1000 {
+			w.add("a", "again")
+		}
+		w.flush()
+		if got := strings.Count(out.String(), "a: warning: "); got != n+1 || w.size != 0 {
+			t.Errorf("%d lines, want %d; %d bytes wait", got, n+1, w.size)
+		}
+	})
+}
+
+// TestAnswersAreBounded: nodes whose answers are more than fits together have a problem, the others an answer.
+func TestAnswersAreBounded(t *testing.T) {
+	defer func(most int64) { maxAnswers = most }(maxAnswers)
+	maxAnswers = 10
+	c := newCluster(prints("a", 0, map[string]string{"get": "long text"}),
+		prints("b", 0, map[string]string{"get": "too long"}), prints("c", 0, map[string]string{"get": "."}))
+	c.parallel = 1
+	members, err := c.members(t.Context(), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := c.answers(t.Context(), members, []string{"get"})
+	if err != nil || answers[0].Text != "long text" || answers[2].Text != "." || answers[1].Text != "" ||
+		answers[1].Problem != errTooMuch.Error() {
+		t.Errorf("%+v, %v", answers, err)
+	}
 }

@@ -170,12 +170,14 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// warnings prints what nodes warn of, once for all nodes that say the same within a second.
+// warnings prints what nodes warn of, once for all nodes that say the same within a second. While they wait, they take
+// as many bytes as events do at most.
 type warnings struct {
 	out io.Writer
 
 	mu    sync.Mutex
 	nodes map[string][]string // that have said a text, and have not been printed
+	size  int                 // of nodes
 }
 
 func (w *warnings) add(node, text string) {
@@ -183,30 +185,32 @@ func (w *warnings) add(node, text string) {
 	defer w.mu.Unlock()
 	if w.nodes == nil {
 		w.nodes = make(map[string][]string)
+		time.AfterFunc(mergeDelay, w.flush)
+	}
+	if slices.Contains(w.nodes[text], node) {
+		return
 	}
 	if w.nodes[text] == nil {
-		time.AfterFunc(mergeDelay, func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.print(text)
-		})
+		w.size += len(text)
 	}
 	w.nodes[text] = append(w.nodes[text], node)
+	if w.size += len(node); w.size >= maxWaiting {
+		w.print()
+	}
 }
 
 // flush prints what has not been printed.
 func (w *warnings) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, text := range slices.Sorted(maps.Keys(w.nodes)) {
-		w.print(text)
-	}
+	w.print()
 }
 
-func (w *warnings) print(text string) {
-	nodes := slices.Sorted(slices.Values(w.nodes[text]))
-	delete(w.nodes, text)
-	if len(nodes) > 0 {
-		fmt.Fprintf(w.out, "%s: warning: %s\n", some(nodes), text)
+// print is flush for a caller that holds the mutex.
+func (w *warnings) print() {
+	for _, text := range slices.Sorted(maps.Keys(w.nodes)) {
+		slices.Sort(w.nodes[text])
+		fmt.Fprintf(w.out, "%s: warning: %s\n", some(w.nodes[text]), text)
 	}
+	w.nodes, w.size = nil, 0
 }
