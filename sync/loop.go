@@ -111,7 +111,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	}
 	l.due.Stop()
 	l.stale.log, l.stale.cleaned, l.stale.view, l.stale.wake = options.Log, options.Cleaned, options.View, retry.NewWake()
-	l.stale.backoff = l.backoff
+	l.stale.backoff, l.stale.cpuTime = l.backoff, options.CPUTime
 	return l
 }
 

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,8 @@ type staleFlows struct {
 	log     *zap.Logger
 	cleaned func(FlowReport) // may be nil
 	view    *View
-	wake    retry.Wake // holds a value when something may wait
+	cpuTime func() time.Duration // Options.CPUTime
+	wake    retry.Wake           // holds a value when something may wait
 
 	mu      sync.Mutex
 	waiting staleChanges
@@ -92,6 +94,8 @@ const lastClean = 500 * time.Millisecond
 // each clean-up it rests, so that a Service whose endpoints never stop moving takes a quarter of one
 // CPU at most; the first one after a rest comes at once.
 func (s *staleFlows) run(ctx context.Context) {
+	runtime.LockOSThread() // Options.CPUTime is that of a thread
+	defer runtime.UnlockOSThread()
 	defer func() {
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastClean)
 		defer stop()
@@ -103,8 +107,9 @@ func (s *staleFlows) run(ctx context.Context) {
 			return
 		case <-s.wake:
 		}
+		worked := s.cpuTime()
 		report := s.clean(ctx)
-		pause := retry.Rest(report.Duration)
+		pause := retry.Rest(s.cpuTime() - worked)
 		if report.Err != nil {
 			pause = max(pause, s.backoff.Next())
 			s.wake.Notify()
