@@ -609,7 +609,7 @@ func commonWeighted[T comparable](list []T, weights []uint16, other []T,
 	if slices.Equal(list, other) {
 		return list, weights
 	}
-	kept = list[:0:0]
+	kept = make([]T, 0, min(len(list), len(other)))
 	for i, x := range list {
 		for len(other) > 0 && compare(other[0], x) < 0 {
 			other = other[1:]
