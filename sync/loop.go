@@ -82,18 +82,12 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		began := time.Now()
 		options.CPUTime = func() time.Duration { return time.Since(began) }
 	}
-	if options.RetryMin == 0 {
-		options.RetryMin = DefaultRetryMin
-	}
-	if options.RetryMax == 0 {
-		options.RetryMax = DefaultRetryMax
-	}
 	if options.AuditInterval == 0 {
 		options.AuditInterval = DefaultAuditInterval
 	}
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
-		backoff: retry.Backoff{Min: options.RetryMin, Max: options.RetryMax}, again: stopped(),
+		again: stopped(),
 		skips: skips{
 			ruleset: ruleset, log: options.Log, report: options.Skipped, timer: stopped(),
 			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*skip),
@@ -111,7 +105,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	}
 	l.due.Stop()
 	l.stale.log, l.stale.cleaned, l.stale.view, l.stale.wake = options.Log, options.Cleaned, options.View, retry.NewWake()
-	l.stale.backoff, l.stale.cpuTime = l.backoff, options.CPUTime
+	l.stale.cpuTime = options.CPUTime
 	return l
 }
 
@@ -122,8 +116,7 @@ func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 // CleanAffinity makes Run remove affinity entries of endpoints that have left, on a goroutine of its
 // own. Call it before Run. No other goroutine may use the reader.
 func (l *Loop) CleanAffinity(reader affinityentries.Reader) {
-	options := affinityentries.Options{Log: l.options.Log, RetryMin: l.options.RetryMin, RetryMax: l.options.RetryMax}
-	l.affinity = affinityentries.New(reader, l.ruleset.AffinityMaps, options)
+	l.affinity = affinityentries.New(reader, l.ruleset.AffinityMaps, l.options.Log)
 }
 
 // Watch makes the loop repair foreign changes to our tables. Call it before Run. Close the monitor

@@ -21,6 +21,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -202,7 +203,9 @@ func TestNothingNewSendsNothing(t *testing.T) {
 func TestRefusedBatchIsRetriedFromTheKernelsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &table{answers: []error{unix.ENOMEM, unix.ENOMEM, unix.ENOMEM}}
-		start(t, k, Options{RetryMin: time.Second, RetryMax: 2 * time.Second})
+		b := newBubble(k, Options{})
+		b.loop.backoff = retry.Backoff{Min: time.Second, Max: 2 * time.Second}
+		b.run(t)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(k.batches) != 4 || k.reads != 4 {
@@ -230,7 +233,7 @@ func TestForeignCommitAndUnknownOutcomeAreReadBackAtOnce(t *testing.T) {
 func TestOldestSurvivesFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		b := start(t, k, Options{RetryMin: time.Second})
+		b := start(t, k, Options{})
 		k.answers = []error{errors.New("no")}
 		observed := time.Now()
 		b.feed.add("a")

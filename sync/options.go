@@ -11,15 +11,11 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Options are the settings of a Loop. MinInterval and the bounds of the retry must be
-// positive or zero; zero RetryMin and RetryMax stand for the defaults.
+// Options are the settings of a Loop.
 type Options struct {
 	// MinInterval is the least time between the end of one sync and the start of the next;
 	// what happens meanwhile goes into one batch. Zero is no pause at all.
 	MinInterval time.Duration
-	// RetryMin is the pause after a first refused batch. It doubles with every further
-	// one, up to RetryMax.
-	RetryMin, RetryMax time.Duration
 	// Queue is notified when the source has something new. It may be nil.
 	Queue *Queue
 	// NodePorts says at which addresses node ports are served.
@@ -61,12 +57,6 @@ type Options struct {
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
 }
-
-// The defaults of Options.
-const (
-	DefaultRetryMin = 50 * time.Millisecond
-	DefaultRetryMax = 30 * time.Second
-)
 
 // A Report says what a sync did. An empty batch is not sent: Operations is 0 then.
 type Report struct {

@@ -433,7 +433,7 @@ func TestRefusalsWhileOthersCommit(t *testing.T) {
 	for races := range maxTrials {
 		synctest.Test(t, func(t *testing.T) {
 			k := &overtaken{picky: picky{bad: map[netip.Addr]bool{pod(2): true}, unnamed: true}, races: races}
-			b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, portWith("good", 1, 1),
+			b := newBubble(k, Options{}, portWith("good", 1, 1),
 				portWith("bad", 2, 2), portWith("fine", 3, 3))
 			b.run(t)
 			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {

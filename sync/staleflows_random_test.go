@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -101,7 +102,9 @@ func forgetNoFlow(t *testing.T, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBubble(k, Options{NodePorts: everywhere, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond})
+	b := newBubble(k, Options{NodePorts: everywhere})
+	b.loop.backoff = retry.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}
+	b.loop.stale.backoff = b.loop.backoff
 	var commits atomic.Int32
 	b.loop.options.Committed = func(Report) { commits.Add(1) }
 	b.loop.CleanFlows(table)

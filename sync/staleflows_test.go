@@ -221,7 +221,8 @@ func TestCleaningSeesLaterCommits(t *testing.T) {
 		k := new(table)
 		dns, ntp := frontendAt(udp("dns", 1)), frontendAt(udp("ntp", 2))
 		c := &cleaner{takes: time.Second}
-		b, _ := newCleaning(k, c, Options{RetryMin: time.Hour, RetryMax: time.Hour}, udp("dns", 1, 1, 2), udp("ntp", 2, 1))
+		b, _ := newCleaning(k, c, Options{}, udp("dns", 1, 1, 2), udp("ntp", 2, 1))
+		b.loop.backoff = retry.Backoff{Min: time.Hour, Max: time.Hour}
 		var seen []string
 		c.then = func(d conntrack.Desired) {
 			text := ""
@@ -260,7 +261,7 @@ func TestCleaningSeesLaterCommits(t *testing.T) {
 func TestNothingIsCleanedBeforeTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, c := new(table), new(cleaner)
-		b, _ := newCleaning(k, c, Options{RetryMin: time.Second}, udp("dns", 1, 1))
+		b, _ := newCleaning(k, c, Options{}, udp("dns", 1, 1))
 		b.run(t)
 		k.answer(unix.ENOMEM)
 		b.change(udp("dns", 1, 2))
@@ -288,7 +289,8 @@ func TestNothingIsCleanedBeforeTheCommit(t *testing.T) {
 func TestFailedCleaningIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cleaner{fails: errors.New("no connection tracking")}
-		b, cleaned := newCleaning(new(table), c, Options{RetryMin: time.Second, RetryMax: 4 * time.Second}, udp("dns", 1, 1))
+		b, cleaned := newCleaning(new(table), c, Options{}, udp("dns", 1, 1))
+		b.loop.stale.backoff = retry.Backoff{Min: time.Second, Max: 4 * time.Second}
 		began := time.Now()
 		b.run(t)
 		b.change(udp("dns", 1, 2))

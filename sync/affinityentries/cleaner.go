@@ -1,7 +1,7 @@
 // Package affinityentries removes affinity entries of endpoints that have left, and some of maps that are nearly
 // full. Make a Cleaner with New, start Run, call Committed after each commit, and serve the channels Batches and Ended:
 //
-//	cleaner := affinityentries.New(client, ruleset.AffinityMaps, affinityentries.Options{...})
+//	cleaner := affinityentries.New(client, ruleset.AffinityMaps, log)
 //	go cleaner.Run(ctx)
 //	...
 //	cleaner.Committed(ruleset.AffinityChanges())
@@ -47,13 +47,6 @@ type Batch struct {
 // Departures are those of endpoints whose entries are gone.
 type Departures = []affinity.Departure
 
-// Options of a Cleaner.
-type Options struct {
-	Log *zap.Logger
-	// RetryMin and RetryMax bound the pause after a failure, which doubles each time.
-	RetryMin, RetryMax time.Duration
-}
-
 // A Cleaner reads affinity maps after commits that may leave wrong entries behind, and has the loop remove
 // these. When no entry names a departed endpoint any more, it has the loop end the departure.
 type Cleaner struct {
@@ -61,7 +54,7 @@ type Cleaner struct {
 	Batches <-chan Batch
 	Ended   <-chan Departures
 
-	options Options
+	log     *zap.Logger
 	reader  Reader
 	maps    func(nft.Family) []*nft.Set
 	batches chan Batch
@@ -92,9 +85,9 @@ type groupState struct {
 }
 
 // New returns a Cleaner. maps returns the affinity maps of a family; any goroutine may call it.
-func New(reader Reader, maps func(nft.Family) []*nft.Set, options Options) *Cleaner {
+func New(reader Reader, maps func(nft.Family) []*nft.Set, log *zap.Logger) *Cleaner {
 	c := &Cleaner{
-		options: options, reader: reader, maps: maps,
+		log: log, reader: reader, maps: maps,
 		batches: make(chan Batch), ended: make(chan Departures), wake: retry.NewWake(),
 		states: make(map[mapID]*mapState),
 	}
@@ -166,7 +159,7 @@ const (
 
 // Run cleans up until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
-	backoff := retry.Backoff{Min: c.options.RetryMin, Max: c.options.RetryMax}
+	var backoff retry.Backoff
 	again := time.NewTimer(0)
 	again.Stop()
 	look := time.NewTimer(lookInterval)
@@ -264,7 +257,7 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 	case err == nil:
 		c.failing.Over()
 	case c.failing.Report(err.Error()):
-		c.options.Log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
+		c.log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
 			"dropped", zap.Error(err))
 	}
 	return left, err

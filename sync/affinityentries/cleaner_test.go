@@ -168,7 +168,7 @@ func (k *entryTable) run(t *testing.T) *Cleaner {
 
 func newCleaner(reader Reader) *Cleaner {
 	sets := func(f nft.Family) []*nft.Set { return map[nft.Family][]*nft.Set{nft.IP: {entryMap}}[f] }
-	return New(reader, sets, Options{Log: zap.NewNop(), RetryMin: time.Second, RetryMax: time.Minute})
+	return New(reader, sets, zap.NewNop())
 }
 
 // serve does what a Cleaner asks for next, as the loop does.
@@ -258,7 +258,7 @@ func TestMapGoesBeforeTheBatch(t *testing.T) {
 		k.put(0, 3, leaves)
 		core, logs := observer.New(zap.InfoLevel)
 		c := newCleaner(k)
-		c.options.Log = zap.New(core)
+		c.log = zap.New(core)
 		go c.Run(t.Context())
 		c.Committed(left())
 		ended := 0

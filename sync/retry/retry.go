@@ -1,16 +1,18 @@
 // Package retry says when something is done again: after a pause, or when a Wake is notified.
 //
-//	backoff := retry.Backoff{Min: 50 * time.Millisecond, Max: 30 * time.Second}
+//	var backoff retry.Backoff
 //	for try() != nil && retry.Pause(ctx, backoff.Next()) {
 //	}
 package retry
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
 
-// A Backoff spaces out attempts that fail: each pause is twice the one before, from Min to Max.
+// A Backoff spaces out attempts that fail: each pause is twice the one before, from Min to Max. Zero stands for 50
+// milliseconds and 30 seconds.
 type Backoff struct {
 	Min, Max time.Duration
 	failures int
@@ -18,7 +20,7 @@ type Backoff struct {
 
 // Next counts one more failure and returns the pause after it.
 func (b *Backoff) Next() time.Duration {
-	pause := min(b.Min<<min(b.failures, 20), b.Max)
+	pause := min(cmp.Or(b.Min, 50*time.Millisecond)<<min(b.failures, 20), cmp.Or(b.Max, 30*time.Second))
 	b.failures++
 	return pause
 }

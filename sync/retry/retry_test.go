@@ -8,19 +8,24 @@ import (
 )
 
 func TestBackoff(t *testing.T) {
-	b := Backoff{Min: 50 * time.Millisecond, Max: 30 * time.Second}
-	for i := range 100 {
-		want := b.Max
-		if i < 10 {
-			want = b.Min << i
+	for _, tt := range []struct {
+		b        Backoff
+		min, max time.Duration
+	}{
+		{Backoff{Min: time.Second, Max: time.Minute}, time.Second, time.Minute},
+		{Backoff{}, 50 * time.Millisecond, 30 * time.Second},
+	} {
+		b := tt.b
+		for i := range 100 {
+			want := min(tt.min<<min(i, 20), tt.max)
+			if got := b.Next(); got != want || b.Failures() != i+1 {
+				t.Errorf("%+v: pause %d is %s, want %s", tt.b, i, got, want)
+			}
 		}
-		if got := b.Next(); got != min(want, b.Max) || b.Failures() != i+1 {
-			t.Errorf("pause %d is %s, want %s", i, got, want)
+		b.Reset()
+		if got := b.Next(); got != tt.min {
+			t.Errorf("%+v: %s after a success", tt.b, got)
 		}
-	}
-	b.Reset()
-	if got := b.Next(); got != b.Min {
-		t.Errorf("%s after a success", got)
 	}
 }
 
