@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,7 @@ func Slice(namespace, service string, part int, family corev1.IPFamily, addrs []
 		Ports: []discoveryv1.EndpointPort{{Name: new(PortName), Protocol: new(corev1.ProtocolTCP),
 			Port: new(int32(EndpointPort))}},
 	}
+	s.Endpoints = slices.Grow(s.Endpoints, len(addrs))
 	for _, addr := range addrs {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}})
 	}
