@@ -131,6 +131,9 @@ func isTrial(ours *appsv1.DaemonSet) bool {
 // opens reports whether a gate lets the command behind it run.
 func (c *cluster) opens(m []string) bool {
 	trial := isTrial(c.set("kube-nft"))
+	if m[3] != "" {
+		return !c.wrongImage
+	}
 	for _, n := range c.nodes {
 		switch {
 		case m[2] != "": // the rollout is complete: no older kube-nft is left, and each node has a pod
@@ -172,10 +175,11 @@ var (
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
 	deleteCommand = regexp.MustCompile(
 		`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
-	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes, or if a trial's
-	// rollout is complete.
+	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes, if a trial's
+	// rollout is complete, or if the node can run the new image.
 	gate = regexp.MustCompile(`^kubectl (?:kube-nft check ?(worker-\d)?(?: --wait 5m)?` +
-		`|-n kube-system (rollout status daemonset kube-nft) --timeout 5m) && `)
+		`|-n kube-system (rollout status daemonset kube-nft) --timeout 5m` +
+		`|-n kube-system (wait pod/try-v2) --for=jsonpath='{.status.phase}'=Succeeded --timeout=2m) &&\s+`)
 	labelCommand = regexp.MustCompile(
 		`^kubectl label (--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
 	rollbackPod = regexp.MustCompile(
@@ -185,7 +189,7 @@ var (
 	// looks are commands that change no node, or only a pod of kube-nft, whose rules stay.
 	looks = regexp.MustCompile(`^kubectl (?:kube-nft status|-n kube-system (?:rollout status|exec|get pods|` +
 		`create configmap kube-nft-api-server|set image daemonset/kube-nft|` +
-		`delete pod -l app\.kubernetes\.io/name=kube-nft) ?)`)
+		`(?:run|delete pod) try-v2) ?)`)
 )
 
 // run does what commands of the pages do. Those about Services change no node.
@@ -200,6 +204,9 @@ func (c *cluster) run(commands ...string) {
 			if command = strings.TrimPrefix(command, m[0]); !c.opens(m) {
 				c.t.Fatalf("%s: not on each node is a pod of kube-nft that is ready for it", given)
 			}
+		}
+		if strings.Contains(command, "delete pod -l ") && !gate.MatchString(given) {
+			c.t.Errorf("%s: the node may not have the new image, and its health checks fail without a pod", command)
 		}
 		if m := patchCommand.FindStringSubmatch(command); m != nil {
 			var patch map[string]any
@@ -245,7 +252,7 @@ func (c *cluster) run(commands ...string) {
 				}
 			}
 		} else if trialCommand.MatchString(command) {
-			if !c.opens([]string{"", "", "a rollout"}) {
+			if !c.opens([]string{"", "", "a rollout", ""}) {
 				c.t.Errorf("%s: kube-proxy serves the Service no more, and not on each node does kube-nft", given)
 			}
 		} else if !strings.HasPrefix(command, "kubectl label services ") && !rollbackSeen.MatchString(command) &&
