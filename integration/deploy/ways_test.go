@@ -175,6 +175,8 @@ var (
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
 	deleteCommand = regexp.MustCompile(
 		`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
+	// absent begins a command that runs only if no kube-nft is installed.
+	absent = regexp.MustCompile(`^! kubectl -n kube-system get daemonset kube-nft &&\s+`)
 	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes, if a trial's
 	// rollout is complete, or if the node can run the new image.
 	gate = regexp.MustCompile(`^kubectl (?:kube-nft check ?(worker-\d)?(?: --wait 5m)?` +
@@ -197,6 +199,14 @@ func (c *cluster) run(commands ...string) {
 	c.t.Helper()
 	for _, given := range commands {
 		command := given
+		if first := absent.FindString(command); first != "" {
+			if c.sets["kube-nft"] != nil {
+				continue
+			}
+			apply, rest, _ := strings.Cut(strings.TrimPrefix(command, first), " && ")
+			c.run(apply, strings.TrimSpace(rest))
+			continue
+		}
 		if m := gate.FindStringSubmatch(command); m != nil {
 			if !c.opens(m) && c.pasted {
 				continue
@@ -229,7 +239,11 @@ func (c *cluster) run(commands ...string) {
 			if err != nil {
 				c.t.Fatalf("%s: %v", command, err)
 			}
+			served := c.set("kube-nft")
 			c.sets["kube-nft"] = fresh
+			if isTrial(c.set("kube-nft")) && served != nil && !isTrial(served) {
+				c.t.Errorf("%s: where a pod is replaced, the trial removes what kube-nft serves there", command)
+			}
 		} else if deleteCommand.MatchString(command) {
 			delete(c.sets, "kube-nft")
 		} else if m := labelCommand.FindStringSubmatch(command); m != nil {
@@ -397,7 +411,7 @@ func TestInstallPagePasted(t *testing.T) {
 	page := string(readFile(t, "../../docs/install.md"))
 	var commands []string
 	for _, block := range blocks(page, "## In a cluster") {
-		if strings.HasPrefix(block[0], "kubectl ") {
+		if strings.HasPrefix(strings.TrimPrefix(block[0], "! "), "kubectl ") {
 			commands = append(commands, block...)
 		}
 	}
