@@ -21,7 +21,7 @@ func TestClockMayJump(t *testing.T) {
 	changes := new(feed)
 	changes.add("web")
 	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), &inspected{generation: 8},
-		Options{Log: zap.NewNop()})
+		Options{Log: zap.NewNop(), AuditInterval: time.Hour})
 	monitor := &ear{news: make(chan *change.ForeignChange, 1)}
 	defer close(monitor.news)
 	loop.Watch(monitor)

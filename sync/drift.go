@@ -23,10 +23,6 @@ type monitor interface {
 	Next() (*change.ForeignChange, error)
 }
 
-// DefaultAuditInterval is the time between two audits, give or take a tenth so that the
-// nodes of a cluster do not audit in step.
-const DefaultAuditInterval = 30 * time.Second
-
 // One of auditsPerRead audits reads the tables back as a whole. The loop also does so rereadAfter a commit
 // during which another program may have committed unnoticed.
 const (
@@ -39,7 +35,7 @@ type driftDetector struct {
 	kernel   client
 	ruleset  *services.Ruleset
 	log      *zap.Logger
-	interval time.Duration // between two audits
+	interval time.Duration // Options.AuditInterval
 
 	monitor     monitor // nil without Watch
 	unmonitored bool    // the monitor sends nothing, or not any more

@@ -63,9 +63,10 @@ func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.D
 	g.logs = logs
 	g.feed = &feed{deltas: []tracker.Delta{delta}}
 	g.loop = New(g.feed, g.ruleset, through, Options{
-		Log:       zap.New(core),
-		Committed: func(r Report) { g.reports <- r },
-		Skipped:   func(namespace, service string, err error) { g.skips <- skipped{namespace + "/" + service, err} },
+		Log:           zap.New(core),
+		AuditInterval: 30 * time.Second,
+		Committed:     func(r Report) { g.reports <- r },
+		Skipped:       func(namespace, service string, err error) { g.skips <- skipped{namespace + "/" + service, err} },
 	})
 	for _, flows := range looks {
 		g.loop.CleanFlows(flows)

@@ -82,9 +82,6 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		began := time.Now()
 		options.CPUTime = func() time.Duration { return time.Since(began) }
 	}
-	if options.AuditInterval == 0 {
-		options.AuditInterval = DefaultAuditInterval
-	}
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
 		again: stopped(),

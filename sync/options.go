@@ -21,8 +21,8 @@ type Options struct {
 	// NodePorts says at which addresses node ports are served.
 	NodePorts NodePortAddresses
 	Log       *zap.Logger
-	// AuditInterval is the time between two audits of the tables; zero stands for
-	// DefaultAuditInterval. Without Watch there are none.
+	// AuditInterval is the time between two audits of the tables, give or take a tenth so that the nodes of a cluster do
+	// not audit in step. Without Watch there are none.
 	AuditInterval time.Duration
 	// Foreign, if set, is asked for what goes into the same transaction as the first batch. With a
 	// *SafetyError it keeps the batch back; any other error leaves the tables of others as they are.
