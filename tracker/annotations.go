@@ -231,7 +231,7 @@ func unknownAnnotation(kind, key string) string {
 	if len(known) == 0 {
 		return "is not known; objects of kind " + kind + " have no annotations of kube-nft"
 	}
-	return "is not known; objects of kind " + kind + " can have " + enumerate(known)
+	return "is not known; objects of kind " + kind + " can have " + Enumerate(known)
 }
 
 // parse returns the index of a word, or a number. Numbers have one spelling.
@@ -249,11 +249,11 @@ func (a *annotation[T]) values() string {
 	if a.words == nil {
 		return "a whole number from 0 to " + strconv.Itoa(a.most)
 	}
-	return enumerate(a.words)
+	return Enumerate(a.words)
 }
 
-// enumerate writes words as "a, b or c".
-func enumerate(words []string) string {
+// Enumerate writes words as "a, b or c".
+func Enumerate(words []string) string {
 	last := len(words) - 1
 	if last < 1 {
 		return strings.Join(words, "")

@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func newGet(c *connection) *cobra.Command {
@@ -134,7 +135,7 @@ func writeTables(w io.Writer, answers []answer, sortBy string) error {
 	if sortBy != "" && len(lines) > 0 {
 		at := slices.IndexFunc(lines[0], func(head string) bool { return strings.EqualFold(head, sortBy) })
 		if at < 0 {
-			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(output.Alternatives(lines[0])))
+			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(tracker.Enumerate(lines[0])))
 		}
 		slices.SortStableFunc(lines[1:], func(a, b []string) int { return output.CompareCells(a[at], b[at]) })
 	}

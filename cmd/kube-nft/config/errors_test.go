@@ -2,11 +2,8 @@ package config
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
 // checkError holds the text of an error to want, in which FILE stands for the file.
@@ -21,29 +18,6 @@ func checkError(t *testing.T, err error, file, want string) {
 	var setting *Error
 	if !errors.As(err, &setting) {
 		t.Errorf("%v is a %T, want an *Error", err, err)
-	}
-}
-
-// TestChoices: what the shell offers is what the error of another value names.
-func TestChoices(t *testing.T) {
-	for flag, values := range Choices() {
-		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-		reader := NewReader(flags)
-		if err := flags.Set(flag, "x"); err != nil {
-			t.Fatal(err)
-		}
-		_, err := reader.Read()
-		if err == nil {
-			t.Errorf("--%s takes x", flag)
-			continue
-		}
-		_, expected, _ := strings.Cut(err.Error(), ": expected ")
-		named := strings.Split(strings.ReplaceAll(expected, " or ", ", "), ", ")
-		slices.Sort(named)
-		slices.Sort(values)
-		if !slices.Equal(named, values) {
-			t.Errorf("--%s: %v names others than %v", flag, err, values)
-		}
 	}
 }
 
@@ -94,7 +68,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--min-sync-period -1s", "--min-sync-period -1s: expected a duration that is not negative"},
 		{"--sync-period 0", "--sync-period 0s: expected more than 0s"},
 		{"--min-sync-period 1m", "--min-sync-period 1m0s: expected no more than 30s, the value of --sync-period"},
-		{"--takeover yes", "--takeover yes: expected auto, never or force"},
+		{"--takeover yes", "--takeover yes: expected auto, force or never"},
 		{"--connections-of-departed cut", "--connections-of-departed cut: expected keep or reset"},
 		{"--table-ownership yes", "--table-ownership yes: expected auto or never"},
 		{"--takeover auto --service-proxy-name ours",

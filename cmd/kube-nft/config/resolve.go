@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -181,8 +182,8 @@ func valueText(v reflect.Value) string {
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveExternalIPs,
-		r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
+		r.resolveGates, r.resolveSource, r.checkChoices, r.resolveNode, r.resolvePods, r.resolveNodePorts,
+		r.resolveExternalIPs, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
 	} {
 		if err := step(c); err != nil {
 			return nil, err
@@ -190,6 +191,20 @@ func (r *reading) resolve() (*Config, error) {
 	}
 	c.Notices, c.Overrides, c.effective = r.notices, r.overrides, r.document
 	return c, nil
+}
+
+// checkChoices refuses values of settings that take one of a few words.
+func (r *reading) checkChoices(*Config) error {
+	r.proxy.DetectLocalMode = cmp.Or(r.proxy.DetectLocalMode, detectClusterCIDR) // as kube-proxy reads an empty flag
+	for _, s := range settings {
+		if s.choice == "" || !r.given(s.flag) {
+			continue
+		}
+		if value := r.at(s.field).String(); !slices.Contains(strings.Fields(s.choice), value) {
+			return r.invalid(s.flag, value, expected(s.flag))
+		}
+	}
+	return nil
 }
 
 // resolveSource chooses between files and an API server: a flag wins over the file.
@@ -213,7 +228,7 @@ func (r *reading) resolveSource(c *Config) error {
 			r.notices = append(r.notices, "no effect in kube-nft: --"+flag+" "+string(mode))
 		}
 	default:
-		return r.invalid(flag, string(mode), "expected nftables or shadow")
+		return r.invalid(flag, string(mode), expected("mode"))
 	}
 	client := &r.proxy.ClientConnection
 	if r.own.Manifests != "" && (client.Kubeconfig != "" || r.own.Master != "") {
@@ -288,7 +303,6 @@ func (r *reading) resolveNode(c *Config) error {
 // resolvePods finds out how the rules recognise pods.
 func (r *reading) resolvePods(c *Config) error {
 	c.Pods = make(map[nft.Family]layout.PodMatch)
-	r.proxy.DetectLocalMode = cmp.Or(r.proxy.DetectLocalMode, detectClusterCIDR)
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
 	switch mode {
 	case detectClusterCIDR:
@@ -311,11 +325,8 @@ func (r *reading) resolvePods(c *Config) error {
 	case detectNodeCIDR:
 		c.PodsFromNode = true
 		return nil
-	case detectBridge:
 	case detectPrefix:
 		flag, name = "pod-interface-name-prefix", r.proxy.DetectLocal.InterfaceNamePrefix
-	default:
-		return r.invalid("detect-local-mode", mode, "expected ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	}
 	switch {
 	case name == "":
@@ -376,17 +387,11 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case least > most:
 		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most,
 			r.name("sync-period")))
-	case own.Takeover != auto && own.Takeover != never && own.Takeover != force:
-		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
 	case own.TakeoverDrain.Duration < 0:
 		return r.invalid("takeover-drain-timeout", own.TakeoverDrain.Duration.String(),
 			"expected a duration that is not negative")
 	case !filepath.IsAbs(own.HostProc):
 		return r.invalid("host-proc", own.HostProc, "expected an absolute path")
-	case own.TableOwnership != auto && own.TableOwnership != never:
-		return r.invalid("table-ownership", own.TableOwnership, "expected auto or never")
-	case own.ConnectionsOfDeparted != keep && own.ConnectionsOfDeparted != reset:
-		return r.invalid("connections-of-departed", own.ConnectionsOfDeparted, "expected keep or reset")
 	case own.ServiceProxyName != "" && own.Takeover != never && r.given("takeover"):
 		return r.invalid("takeover", own.Takeover,
 			fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
@@ -523,31 +528,23 @@ func LevelOf(verbosity uint32) zapcore.Level {
 	return zapcore.InfoLevel
 }
 
-// ParseLevel reads a level as --log-level takes it: debug, info, warn or error. known is false for
-// any other text.
-func ParseLevel(text string) (level zapcore.Level, known bool) {
-	level, err := zapcore.ParseLevel(text)
-	return level, err == nil && slices.Contains([]string{"debug", "info", "warn", "error"}, text)
+// ParseLevel reads a level as --log-level takes it.
+func ParseLevel(text string) (zapcore.Level, error) {
+	if !slices.Contains(Choices()["log-level"], text) {
+		return zapcore.InfoLevel, errors.New(expected("log-level"))
+	}
+	return zapcore.ParseLevel(text)
 }
 
 // resolveLog combines our settings with kube-proxy's. A flag wins over the file; otherwise ours win.
 func (r *reading) resolveLog(c *Config) error {
 	logging, own := &r.proxy.Logging, &r.own
-	format, known := map[string]string{"text": "console", "json": "json"}[logging.Format]
-	if !known && r.given("logging-format") {
-		return r.invalid("logging-format", logging.Format, "expected text or json")
-	}
+	format := map[string]string{"text": "console", "json": "json"}[logging.Format]
 	r.combine("v", fmt.Sprint(logging.Verbosity), LevelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
 	r.combine("logging-format", logging.Format, format, "log-format", &own.LogFormat)
-	level, known := ParseLevel(own.LogLevel)
-	if !known {
-		return r.invalid("log-level", own.LogLevel, "expected debug, info, warn or error")
-	}
-	if !slices.Contains([]string{auto, "json", "console"}, own.LogFormat) {
-		return r.invalid("log-format", own.LogFormat, "expected auto, json or console")
-	}
+	level, err := ParseLevel(own.LogLevel)
 	c.LogLevel, c.LogFormat = zap.NewAtomicLevelAt(level), own.LogFormat
-	return nil
+	return err
 }
 
 // combine gives our setting the meaning of kube-proxy's, if kube-proxy's was given and wins.

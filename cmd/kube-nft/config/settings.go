@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A setting is a flag and a field of a document. In a file the field has the setting's name; in
@@ -229,6 +231,9 @@ func Choices() map[string][]string {
 	}
 	return choices
 }
+
+// expected names the values of a flag that takes one of a few words.
+func expected(flag string) string { return "expected " + tracker.Enumerate(Choices()[flag]) }
 
 // addFlags declares the flags, which write into the document.
 func (d *document) addFlags(f *pflag.FlagSet) {

@@ -91,7 +91,7 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 		mux.Handle("/debug/flags", list)
 		mux.Handle("/debug/flags/{$}", list)
 		mux.Handle("/debug/flags/v", &levelFlag{level: c.LogLevel, log: log, parse: parseVerbosity, text: verbosityText})
-		mux.Handle("/debug/flags/log-level", &levelFlag{level: c.LogLevel, log: log, parse: parseLevel,
+		mux.Handle("/debug/flags/log-level", &levelFlag{level: c.LogLevel, log: log, parse: config.ParseLevel,
 			text: zapcore.Level.String})
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -152,14 +152,6 @@ func setLevel(to zap.AtomicLevel, level zapcore.Level, by string, log *zap.Logge
 	to.SetLevel(min(before, level))
 	log.Warn("log level changed", zap.Stringer("from", before), zap.Stringer("to", level), zap.String("by", by))
 	to.SetLevel(level)
-}
-
-func parseLevel(text string) (zapcore.Level, error) {
-	level, known := config.ParseLevel(text)
-	if !known {
-		return level, errors.New("expected debug, info, warn or error")
-	}
-	return level, nil
 }
 
 func parseVerbosity(text string) (zapcore.Level, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A selection says which Services a command is about, and how it prints them.
@@ -211,7 +212,7 @@ func Columns(list string) []string {
 // checkColumn takes --sort-by.
 func (s *selection) checkColumn(list string) error {
 	if known := Columns(list); s.sortBy != "" && !slices.Contains(known, strings.ToLower(s.sortBy)) {
-		return config.Usagef("--sort-by %s: expected %s", s.sortBy, output.Alternatives(known))
+		return config.Usagef("--sort-by %s: expected %s", s.sortBy, tracker.Enumerate(known))
 	}
 	return nil
 }

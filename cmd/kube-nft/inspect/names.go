@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -184,5 +183,5 @@ func (s serviceName) frontend(t *readback.Table) (*readback.Frontend, error) {
 	for i, key := range keys {
 		keys[i] = serviceName{namespace: s.namespace, name: s.name}.String() + ":" + key
 	}
-	return nil, config.Usagef("Service %s has several ports: name one of %s", s, output.Alternatives(keys))
+	return nil, config.Usagef("Service %s has several ports: name one of %s", s, tracker.Enumerate(keys))
 }

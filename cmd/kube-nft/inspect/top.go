@@ -84,7 +84,7 @@ most --budget of them, and reports if there are more.`,
 	set.IntVar(&q.count, "count", 0, "number of lists to print; 0: until you interrupt it")
 	set.IntVar(&q.rows, "rows", topRows, "maximum number of Services in a list; 0: all")
 	set.IntVar(&q.budget, "budget", topBudget, "maximum number of conntrack entries to read for a list")
-	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+output.Alternatives(topOrders))
+	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+tracker.Enumerate(topOrders))
 	output.Offer(cmd, "sort", topOrders...)
 	addUntilInputEnds(cmd)
 	return cmd
@@ -103,7 +103,7 @@ func (q *topQuery) check() error {
 	case q.budget < 1:
 		return config.Usagef("--budget %d: expected 1 or more", q.budget)
 	case !slices.Contains(topOrders, q.order):
-		return config.Usagef("--sort %s: expected %s", q.order, output.Alternatives(topOrders))
+		return config.Usagef("--sort %s: expected %s", q.order, tracker.Enumerate(topOrders))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Values of --output: a table or a text for people, documents for programs.
@@ -39,7 +40,7 @@ type Form struct {
 // AddFlag declares --output.
 func (f *Form) AddFlag(cmd *cobra.Command, allowed ...string) {
 	f.allowed = allowed
-	cmd.PersistentFlags().StringVarP(&f.Value, "output", "o", allowed[0], "what to print: "+Alternatives(allowed))
+	cmd.PersistentFlags().StringVarP(&f.Value, "output", "o", allowed[0], "what to print: "+tracker.Enumerate(allowed))
 	Offer(cmd, "output", allowed...)
 }
 
@@ -48,7 +49,7 @@ func (f *Form) Check() error {
 	if slices.Contains(f.allowed, f.Value) {
 		return nil
 	}
-	return config.Usagef("--output %s: expected %s", f.Value, Alternatives(f.allowed))
+	return config.Usagef("--output %s: expected %s", f.Value, tracker.Enumerate(f.allowed))
 }
 
 // Document reports whether the form is for programs.
@@ -105,15 +106,6 @@ type List[Row any] struct {
 // NewList returns a list of rows of a kind: kindList.
 func NewList[Row any](kind string, rows []Row) *List[Row] {
 	return &List[Row]{Kind(kind + "List"), rows}
-}
-
-// Alternatives joins words as in a, b or c.
-func Alternatives(words []string) string {
-	last := len(words) - 1
-	if last == 0 {
-		return words[0]
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // CompareCells orders cells of a table: durations by their length, other texts by the numbers in them. A - for what is
