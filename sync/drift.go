@@ -70,8 +70,7 @@ func (d *driftDetector) listen(ctx context.Context) {
 		change, err := d.monitor.Next()
 		if err != nil {
 			if ctx.Err() == nil {
-				d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
-					zap.Error(err))
+				d.logNoNotifications(err)
 			}
 			change = nil
 		}
@@ -91,6 +90,11 @@ func (d *driftDetector) listen(ctx context.Context) {
 	}
 }
 
+func (d *driftDetector) logNoNotifications(err error) {
+	d.log.Error("cannot receive nf_tables notifications: kube-nft finds changes by other programs only every "+
+		"--sync-period", zap.Error(err))
+}
+
 // schedule sets the time of the next audit.
 func (d *driftDetector) schedule() {
 	d.auditing.Reset(d.interval + time.Duration((rand.Float64()-0.5)*0.2*float64(d.interval)))
@@ -102,8 +106,7 @@ func (d *driftDetector) join() {
 		return
 	}
 	if err := d.monitor.Join(); err != nil {
-		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
-			zap.Error(err))
+		d.logNoNotifications(err)
 		return
 	}
 	d.joined = true
@@ -187,8 +190,7 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 	d.join()
 	now, err := d.kernel.Generation(ctx)
 	if err != nil {
-		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
-			zap.Error(err))
+		d.logNoNotifications(err)
 	}
 	if now != generation {
 		d.audits = -1
@@ -260,7 +262,7 @@ func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) 
 	difference, err := d.kernel.Audit(ctx, d.ruleset.Want())
 	switch {
 	case err != nil:
-		d.log.Warn("cannot audit our tables; retrying at the next audit", zap.Error(err))
+		d.log.Warn("cannot compare the kernel's tables with ours; retrying after --sync-period", zap.Error(err))
 		return true, false
 	case difference == "":
 		return true, false

@@ -258,7 +258,8 @@ func TestLoopThatHearsNothingReadsAtEveryAudit(t *testing.T) {
 		if reads, _ := k.seen(); reads != 4 || k.asked() != 0 {
 			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", reads, k.asked())
 		}
-		if b.logged("cannot receive nf_tables notifications; changes by other programs are found by the next audit") != 1 {
+		if b.logged("cannot receive nf_tables notifications: kube-nft finds changes by other programs only every "+
+			"--sync-period") != 1 {
 			t.Errorf("log: %v", b.logs.All())
 		}
 	})

@@ -73,7 +73,8 @@ func (d *daemon) keepProxyTable(ctx context.Context) {
 		return
 	}
 	if err := legacy.Keep(ctx); err != nil {
-		d.log.Error("Calico with nftablesMode Auto may change its dataplane", zap.Error(err))
+		d.log.Error("cannot keep the table ip kube-proxy: Calico with nftablesMode Auto may change its dataplane",
+			zap.Error(err))
 	}
 }
 
