@@ -6,37 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
-
 	"github.com/kube-nft/kube-nft/tracker"
 )
-
-// TestVisibleFlags: --help lists what does something, and nothing that only is accepted.
-func TestVisibleFlags(t *testing.T) {
-	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	NewReader(f)
-	want := strings.Fields(
-		`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters
-		connections-of-departed conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal
-		conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
-		conntrack-udp-timeout-stream detect-local-mode eject-endpoints endpoint-connection-counters external-ips feature-gates
-		flow-metrics healthz-bind-address host-proc hostname-override keep-kube-proxy-table kube-api-burst
-		kube-api-content-type kube-api-qps
-		kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
-		masquerade-bit master metrics-bind-address min-sync-period mode namespace-quota nodeport-addresses
-		oom-score-adj ping-vips pod-bridge-interface pod-interface-name-prefix profiling service-cidr
-		service-proxy-name source-ranges-for-node-ports sync-period table-ownership takeover takeover-drain-timeout v`)
-	var got []string
-	f.VisitAll(func(flag *pflag.Flag) {
-		if !flag.Hidden {
-			got = append(got, flag.Name)
-		}
-	})
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
 
 // TestFlagsOfKubeProxy takes command lines as tools write them.
 func TestFlagsOfKubeProxy(t *testing.T) {
