@@ -1,4 +1,9 @@
-// Package apiserver is a small Kubernetes API server for tests and benchmarks.
+// Package apiserver is a small Kubernetes API server for tests and benchmarks:
+//
+//	server := apiserver.New()
+//	defer server.Close()
+//	url, err := server.Start("127.0.0.1:0")
+//	server.Apply(service) // creates it, or replaces it
 //
 // It speaks real HTTP and holds Services, Nodes, Pods, Events, DaemonSets, EndpointSlices and ServiceCIDRs: get,
 // list with chunks, watch with resource versions, bookmarks and timeouts, streaming lists, compressed or not,

@@ -1,4 +1,4 @@
-// Package cluster holds the commands for all nodes, kubectl kube-nft.
+// Package cluster holds the commands for all nodes, kubectl kube-nft. Add Commands to the root command.
 //
 // A command reads the nodes and the pods of kube-nft with the user's kubeconfig (members), runs a command of the
 // program in each pod (ask), side by side, and prints a row for each node. A node that does not answer is a row as
