@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -302,7 +303,34 @@ func (c *client) lose(started time.Time, since time.Duration, err error, left fu
 	if c.bound.IsValid() {
 		where += fmt.Sprintf("; it has affinity to %s", c.bound)
 	}
+	if errors.Is(err, syscall.EPERM) {
+		where += "; the kernel dropped what the node sent:\n" + c.evidence()
+	}
 	c.complain(fmt.Errorf("%s failed after %s: %w; %s", c, time.Since(started).Round(time.Millisecond), err, where))
+}
+
+// evidence is what tells rules that drop from connection tracking that does: its counters, the client's entries, the
+// verdict of the frontend, and the endpoints that have departed.
+func (c *client) evidence() string {
+	family, long := "ip", "ipv4"
+	if c.to.Addr().Is6() {
+		family, long = "ip6", "ipv6"
+	}
+	var text strings.Builder
+	for _, command := range [][]string{
+		{"conntrack", "-S"},
+		{"conntrack", "-L", "-f", long, "-p", c.network, "--orig-src", c.from.String(), "--orig-dst", c.to.Addr().String()},
+		{"nft", "get", "element", family, "kube-nft", "services",
+			fmt.Sprintf("{ %s . %s . %d }", c.to.Addr(), c.network, c.to.Port())},
+		{"nft", "list", "set", family, "kube-nft", "departed"},
+	} {
+		out, err := run(command...)
+		if err != nil { // a node port is in another map, for one thing
+			out = err.Error() + "\n"
+		}
+		fmt.Fprintf(&text, "%s\n%s", strings.Join(command, " "), out)
+	}
+	return text.String()
 }
 
 // forgotten reports whether the endpoint that a loyal client has an entry for may have left: the

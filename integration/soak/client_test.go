@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -117,6 +118,20 @@ func TestClientLoses(t *testing.T) {
 	}
 	if got := b.count(); got.answers != 2 || got.lost != 3 || got.inFlight != 1 {
 		t.Errorf("counted %+v", got)
+	}
+}
+
+// TestClientIsRefused: a complaint about a packet that the node's own kernel has dropped says what it is made of.
+func TestClientIsRefused(t *testing.T) {
+	b := newBench(t)
+	b.requests++
+	b.lose(time.Now(), 0, syscall.EPERM, func(netip.Addr) bool { return false })
+	got := b.heard()
+	for _, want := range []string{"conntrack -S\n", "conntrack -L -f ipv4 -p udp", "nft get element ip kube-nft services { ",
+		"nft list set ip kube-nft departed\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the complaint lacks %q:\n%s", want, got)
+		}
 	}
 }
 
