@@ -172,7 +172,7 @@ func (d *driftDetector) quiet() {
 	}
 	d.joined = false
 	if err := d.monitor.Leave(); err != nil {
-		d.log.Warn("cannot leave the nf_tables notification group; this commit is slower", zap.Error(err))
+		d.log.Warn("cannot stop notifications of nf_tables; this commit is slower", zap.Error(err))
 	}
 }
 

@@ -106,10 +106,16 @@ func (c *Config) Load(ctx context.Context, log *zap.Logger) (*tracker.Tracker, e
 	if t.Node() == nil {
 		c.WarnNode(log)
 	}
-	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
-		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
+	return t, c.RequirePodCIDRs(t.Node())
+}
+
+// RequirePodCIDRs takes the pod CIDRs from a Node if the settings want that, or returns an error that says that the Node
+// has none.
+func (c *Config) RequirePodCIDRs(node *tracker.Node) error {
+	if c.PodsFromNode && !c.UsePodCIDRs(node) {
+		return fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
 	}
-	return t, nil
+	return nil
 }
 
 // Fill gives a tracker the source's present content.

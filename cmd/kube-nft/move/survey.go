@@ -77,8 +77,7 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience ti
 	checks := []migrate.Check{{
 		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(delta.Changed)),
 	}}
-	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
-		s.problem = fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
+	if s.problem = c.RequirePodCIDRs(t.Node()); s.problem != nil {
 		checks = append(checks, migrate.Check{Level: migrate.Blocks, About: "pods", Found: s.problem.Error(),
 			Do: "choose another --detect-local-mode, or the right --hostname-override"})
 	}

@@ -55,9 +55,7 @@ func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) boo
 		log.Warn("this kernel has no lock that would keep two kube-nfts from programming the same network namespace",
 			zap.Error(err))
 	}
-	if t.door, err = Open(Programs, answers, log); err != nil {
-		log.Warn("commands such as kube-nft status do not reach this kube-nft", zap.Error(err))
-	}
+	t.open(Programs, answers, log)
 	return true
 }
 
@@ -65,8 +63,13 @@ func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) boo
 // for this one.
 func (t *Turn) Watch(answers *Answers, log *zap.Logger) {
 	defer close(t.Begun)
+	t.open(Shadows, answers, log)
+}
+
+// open opens the socket file of a role. The daemon works without it.
+func (t *Turn) open(role Role, answers *Answers, log *zap.Logger) {
 	var err error
-	if t.door, err = Open(Shadows, answers, log); err != nil {
+	if t.door, err = Open(role, answers, log); err != nil {
 		log.Warn("commands such as kube-nft status do not reach this kube-nft", zap.Error(err))
 	}
 }
