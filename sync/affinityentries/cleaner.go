@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -155,6 +156,8 @@ const (
 	// perBatch is a number of entries: to look these up takes a millisecond, to change them less, or a few if thousands of
 	// rules use the map.
 	perBatch = 100
+	// endsPerCommit is how many departures end with one commit. Those of all ports of a Service may end together.
+	endsPerCommit = 1000
 )
 
 // Run cleans up until ctx ends.
@@ -243,11 +246,11 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 			}
 			ended, again := c.finish(job, stale)
 			left = left || again
-			if len(ended) > 0 {
+			for part := range slices.Chunk(ended, endsPerCommit) {
 				select {
 				case <-ctx.Done():
 					return false, ctx.Err()
-				case c.ended <- ended:
+				case c.ended <- part:
 				}
 			}
 		}

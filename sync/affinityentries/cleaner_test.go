@@ -61,6 +61,7 @@ type entryTable struct {
 	mute     bool   // it does not count them, as Linux before 6.16
 	lookedUp func() // runs once, after a lookup
 	ended    int    // departures
+	mostEnds int    // that ended with one commit
 }
 
 func newEntryTable() *entryTable { return &entryTable{entries: make(map[string]nft.Element)} }
@@ -158,6 +159,7 @@ func (k *entryTable) run(t *testing.T) *Cleaner {
 			if ended := serve(t.Context(), c, k.commit); len(ended) > 0 {
 				k.mu.Lock()
 				k.ended += len(ended)
+				k.mostEnds = max(k.mostEnds, len(ended))
 				k.mu.Unlock()
 			}
 		}
@@ -217,6 +219,27 @@ func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 		synctest.Wait()
 		if _, ended := k.seen(); ended != 1 {
 			t.Errorf("%d departures have ended in the end, want 1", ended)
+		}
+	})
+}
+
+// TestDeparturesEndInParts: the departures of all ports of a large Service end a bounded number at a time.
+func TestDeparturesEndInParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newEntryTable()
+		c := k.run(t)
+		changes, departure := left(), left().Departed[0]
+		for range 3*endsPerCommit + 1 {
+			departure.Addr = departure.Addr.Next()
+			changes.Departed = append(changes.Departed, departure)
+		}
+		c.Committed(changes)
+		time.Sleep(10 * settling)
+		synctest.Wait()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.ended != len(changes.Departed) || k.mostEnds > endsPerCommit {
+			t.Errorf("%d of %d departures have ended, %d at a time", k.ended, len(changes.Departed), k.mostEnds)
 		}
 	})
 }
