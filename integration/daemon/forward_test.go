@@ -176,8 +176,8 @@ func TestWireGuard(t *testing.T) {
 		t.Skip(err)
 	}
 	client := traceWorld(t)
-	if _, err := lab.Execute("ip", "link", "add", "probe", "type", "wireguard"); err != nil {
-		t.Skip(err)
+	if out, err := lab.Execute("ip", "link", "add", "probe", "type", "wireguard"); err != nil || out.Code != 0 {
+		t.Skip("this kernel lacks WireGuard")
 	}
 	node, other := lab.Run(t, "", "wg", "genkey"), lab.Run(t, "", "wg", "genkey")
 	config := func(device, key, rest, peer, allowed string) string {
