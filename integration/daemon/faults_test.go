@@ -192,8 +192,8 @@ func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	p.Stop(t)
 }
 
-// TestAffinityOfIPv6Clients: an entry has the first 64 and the last 32 bits of its client. Clients of one /64 that differ
-// between these share it.
+// TestAffinityOfIPv6Clients: an entry has the first 64 and the last 32 bits of its client. Clients of one /64 that
+// differ between these share it.
 func TestAffinityOfIPv6Clients(t *testing.T) {
 	t.Parallel()
 	lab.New(t)

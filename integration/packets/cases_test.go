@@ -157,9 +157,9 @@ func (w *world) sync(t testing.TB, b *bench) {
 }
 
 // patience returns how long the flows after a step may fail at first. With session affinity, a client whose endpoint
-// has left may lose one packet, until kube-nft has removed the client's entry (docs/decisions/040-one-affinity-clean-up.md).
-// Over the API each kind of object comes in a stream of its own, and the sentinel shows only for its own kinds that
-// they have been read.
+// has left may lose one packet, until kube-nft has removed the client's entry
+// (docs/decisions/040-one-affinity-clean-up.md). Over the API each kind of object comes in a stream of its own, and the
+// sentinel shows only for its own kinds that they have been read.
 func (w *world) patience(step caseStep) time.Duration {
 	if slices.ContainsFunc(w.objects, isSticky) {
 		return lab.Patience

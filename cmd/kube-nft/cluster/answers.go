@@ -35,8 +35,8 @@ var maxAnswers int64 = 1 << 30
 // errTooMuch is the problem of a node whose answer is not kept.
 var errTooMuch = errors.New("all answers together are too long: ask fewer nodes at a time")
 
-// answers runs a command on all members. Those that do not answer have a problem, and so have those whose answers are too
-// much for the memory here.
+// answers runs a command on all members. Those that do not answer have a problem, and so have those whose answers are
+// too much for the memory here.
 func (c *cluster) answers(ctx context.Context, members []member, args []string) ([]answer, error) {
 	list := make([]answer, len(members))
 	var kept atomic.Int64

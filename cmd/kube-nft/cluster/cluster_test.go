@@ -384,16 +384,16 @@ func TestCheckWaits(t *testing.T) {
 	})
 }
 
-// prints returns a node whose commands print texts; the exit code is 0 or 1.
-func prints(name string, code int, printed map[string]string) testNode {
-	return node(name, func(n *testNode) { n.printed, n.code = printed, code })
+// prints returns a node whose commands print texts and exit with 0.
+func prints(name string, printed map[string]string) testNode {
+	return node(name, func(n *testNode) { n.printed = printed })
 }
 
 // TestExplain: the node where a connection begins answers, or all nodes, in groups of the same answer.
 func TestExplain(t *testing.T) {
 	const command = "explain "
 	said := func(name, address, text string) testNode {
-		n := prints(name, 0, map[string]string{command: text})
+		n := prints(name, map[string]string{command: text})
 		n.address = address
 		return n
 	}
@@ -445,7 +445,7 @@ func TestExplain(t *testing.T) {
 // TestDiff: operations of a node, and nodes that do not have what most have. Endpoints may differ between zones.
 func TestDiff(t *testing.T) {
 	withDigests := func(name, zone, frontends, endpoints, diff string, lists map[string]string) testNode {
-		n := prints(name, 0, map[string]string{"diff": diff})
+		n := prints(name, map[string]string{"diff": diff})
 		if diff != "" {
 			n.code = 1
 		}
@@ -692,7 +692,7 @@ func TestBugReport(t *testing.T) {
 			n.pods[0].Status.ContainerStatuses[0].RestartCount = 1
 		}),
 		node("b", func(n *testNode) { n.failure = errors.New("refused") }),
-		prints("c", 0, map[string]string{"diff": "", "get services": string(random[:6<<20]), "get endpoints": "x"}),
+		prints("c", map[string]string{"diff": "", "get services": string(random[:6<<20]), "get endpoints": "x"}),
 		node("d", func(n *testNode) { n.pods = nil }))
 	nodes := c.client.CoreV1().Nodes()
 	a, err := nodes.Get(t.Context(), "a", metav1.GetOptions{})
@@ -853,8 +853,8 @@ func TestWarningsAreBounded(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	defer func(most int64) { maxAnswers = most }(maxAnswers)
 	maxAnswers = 10
-	c := newCluster(prints("a", 0, map[string]string{"get": "long text"}),
-		prints("b", 0, map[string]string{"get": "too long"}), prints("c", 0, map[string]string{"get": "."}))
+	c := newCluster(prints("a", map[string]string{"get": "long text"}),
+		prints("b", map[string]string{"get": "too long"}), prints("c", map[string]string{"get": "."}))
 	c.parallel = 1
 	members, err := c.members(t.Context(), nil, "")
 	if err != nil {

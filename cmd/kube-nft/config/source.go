@@ -109,8 +109,8 @@ func (c *Config) Load(ctx context.Context, log *zap.Logger) (*tracker.Tracker, e
 	return t, c.RequirePodCIDRs(t.Node())
 }
 
-// RequirePodCIDRs takes the pod CIDRs from a Node if the settings want that, or returns an error that says that the Node
-// has none.
+// RequirePodCIDRs takes the pod CIDRs from a Node if the settings want that, or returns an error that says that the
+// Node has none.
 func (c *Config) RequirePodCIDRs(node *tracker.Node) error {
 	if c.PodsFromNode && !c.UsePodCIDRs(node) {
 		return fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)

@@ -70,8 +70,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestElsewhereInKernel: a pod behind an interface of this node is its pod, though another Node's spec.podCIDRs have the
-// address, as they may with Calico's pools. A pod behind a gateway is another node's.
+// TestElsewhereInKernel: a pod behind an interface of this node is its pod, though another Node's spec.podCIDRs have
+// the address, as they may with Calico's pools. A pod behind a gateway is another node's.
 func TestElsewhereInKernel(t *testing.T) {
 	c, _ := ofNode(t)
 	pod, other := netip.MustParseAddr("10.244.2.9"), netip.MustParseAddr("10.244.2.10")

@@ -232,7 +232,8 @@ func explainPort(ctx context.Context, c *config.Config, e *readback.Explanation)
 
 // elsewhere says that the source is a pod of another node, whose rules its packets meet; empty if it is not, or if the
 // API server does not say so. Only packets to an address of this node come here all the same. A network plug-in such as
-// Calico can give a pod of this node an address that is in spec.podCIDRs of another; the pod is then behind an interface.
+// Calico can give a pod of this node an address that is in spec.podCIDRs of another; the pod is then behind an
+// interface.
 func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
 	if p.SourceLocal || p.DestinationLocal || firewall.Linked(p.Source) {
 		return ""
