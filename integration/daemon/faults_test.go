@@ -200,7 +200,9 @@ func TestAffinityOfIPv6Clients(t *testing.T) {
 	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	pods := lab.Addresses(netip.MustParseAddr("fd00:244::5"), 8)
 	var clients []netip.Addr
-	for _, text := range []string{"2001:db8::7", "2001:db8::ffff:0:7", "2001:db8::1:0:7", "2001:db8::8", "2001:db8:0:1::7"} {
+	for _, text := range []string{
+		"2001:db8::7", "2001:db8::ffff:0:7", "2001:db8::1:0:7", "2001:db8::8", "2001:db8:0:1::7",
+	} {
 		clients = append(clients, netip.MustParseAddr(text))
 	}
 	for _, addr := range append(pods, clients...) {

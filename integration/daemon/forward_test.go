@@ -194,10 +194,9 @@ func TestWireGuard(t *testing.T) {
 		"0.0.0.0/0\nEndpoint = 192.168.0.9:51821"))
 	var listener net.Listener
 	if err := client.Do(func() error {
-		_, err := lab.Execute("wg-quick", "up", peer)
-		if err == nil {
-			listener, err = net.Listen("tcp4", "10.9.0.9:80")
-		}
+		lab.Run(t, "", "wg-quick", "up", peer)
+		var err error
+		listener, err = net.Listen("tcp4", "10.9.0.9:80")
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -127,8 +127,10 @@ func TestClientIsRefused(t *testing.T) {
 	b.requests++
 	b.lose(time.Now(), 0, syscall.EPERM, func(netip.Addr) bool { return false })
 	got := b.heard()
-	for _, want := range []string{"conntrack -S\n", "conntrack -L -f ipv4 -p udp", "nft get element ip kube-nft services { ",
-		"nft list set ip kube-nft departed\n"} {
+	for _, want := range []string{
+		"conntrack -S\n", "conntrack -L -f ipv4 -p udp", "nft get element ip kube-nft services { ",
+		"nft list set ip kube-nft departed\n",
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the complaint lacks %q:\n%s", want, got)
 		}
