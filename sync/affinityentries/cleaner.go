@@ -177,12 +177,19 @@ func (c *Cleaner) Run(ctx context.Context) {
 			look.Reset(c.findFull(ctx))
 		}
 		began := time.Now()
-		left, err := c.clean(ctx)
-		pause := retry.Rest(time.Since(began))
+		ended, left, err := c.clean(ctx)
+		pause := retry.Rest(time.Since(began)) // without the time in which the loop takes departures
 		if err != nil {
 			pause = max(pause, backoff.Next())
 		} else {
 			backoff.Reset()
+		}
+		for part := range slices.Chunk(ended, endsPerCommit) {
+			select {
+			case <-ctx.Done():
+				return
+			case c.ended <- part:
+			}
 		}
 		if left {
 			again.Reset(max(pause, settling))
@@ -227,8 +234,9 @@ func (c *Cleaner) used(id mapID) bool {
 	return len(c.state(id).groups) > 0
 }
 
-// clean reads the maps that may have wrong entries. left says that some have to be read again.
-func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
+// clean reads the maps that may have wrong entries, and returns the departures that have ended. left says that some maps
+// have to be read again.
+func (c *Cleaner) clean(ctx context.Context) (ended Departures, left bool, err error) {
 	for _, f := range nft.Families {
 		for _, set := range c.maps(f) {
 			job, ok := c.begin(mapID{f, set.Name})
@@ -244,15 +252,8 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 				left = true
 				continue
 			}
-			ended, again := c.finish(job, stale)
-			left = left || again
-			for part := range slices.Chunk(ended, endsPerCommit) {
-				select {
-				case <-ctx.Done():
-					return false, ctx.Err()
-				case c.ended <- part:
-				}
-			}
+			now, again := c.finish(job, stale)
+			ended, left = append(ended, now...), left || again
 		}
 	}
 	switch {
@@ -263,7 +264,7 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 		c.log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
 			"dropped", zap.Error(err))
 	}
-	return left, err
+	return ended, left, err
 }
 
 // A job is one reading of a map.

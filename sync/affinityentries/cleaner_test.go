@@ -244,6 +244,33 @@ func TestDeparturesEndInParts(t *testing.T) {
 	})
 }
 
+// TestSlowLoopCostsNoRest: while the loop takes departures, a second for each part, the cleaner does not work. It does
+// not rest for that.
+func TestSlowLoopCostsNoRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newEntryTable()
+		c := newCleaner(k)
+		go c.Run(t.Context())
+		depart := func(n int) (took time.Duration) {
+			changes, departure := left(), left().Departed[0]
+			for len(changes.Departed) < n {
+				departure.Addr = departure.Addr.Next()
+				changes.Departed = append(changes.Departed, departure)
+			}
+			began := time.Now()
+			for c.Committed(changes); n > 0; time.Sleep(time.Second) {
+				n -= len(serve(t.Context(), c, k.commit))
+			}
+			return time.Since(began)
+		}
+		const parts = 5
+		depart(parts * endsPerCommit)
+		if took := depart(1); took > 2*settling+time.Second {
+			t.Errorf("after %d departures the next one ended after %v", parts*endsPerCommit, took)
+		}
+	})
+}
+
 // TestReplacedEntryStays: after the last look at entries, packets have replaced one and removed another.
 func TestReplacedEntryStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
