@@ -56,8 +56,10 @@ func (d *daemon) status() *peer.Status {
 	waits, source, takeover := d.waits.Load(), s.SafetyCheck[peer.SafetySource], s.SafetyCheck[peer.SafetyTakeover]
 	s.AwaitsProxy = d.awaitsProxy.Load()
 	switch failure := d.feed.Failure(); {
-	case d.monitor.proxy.Ready():
+	case s.Ready:
 		s.WaitingFor = ""
+	case d.monitor.proxy.Ready():
+		s.WaitingFor = "its ports for health checks and metrics to open"
 	case !s.Synced && failure != nil:
 		s.WaitingFor = "the API server: " + failure.Error()
 	case waits != nil:

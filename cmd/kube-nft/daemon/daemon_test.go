@@ -29,8 +29,9 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 		"takeover": {func(d *daemon) { d.safetyStop(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
 		"source": {func(d *daemon) { d.safetyStop(errors.New("no Service")) },
 			"a source that has what our tables serve: no Service"},
-		"kernel":      {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
-		"commit done": {func(d *daemon) { d.failed(errors.New("no memory")); d.monitor.proxy.Updated(time.Now()) }, ""},
+		"kernel": {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
+		"commit done": {func(d *daemon) { d.failed(errors.New("no memory")); d.monitor.proxy.Updated(time.Now()) },
+			"its ports for health checks and metrics to open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())

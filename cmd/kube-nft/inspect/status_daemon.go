@@ -134,6 +134,8 @@ func (d *DaemonStatus) Health() string {
 		return "not reached: " + strings.Join(d.Problems, "; ")
 	case !d.Ready && d.WaitingFor == "":
 		return "has not synced since its start"
+	case !d.Ready && d.Syncs > 0:
+		return "has synced; it waits for " + nft.Visible(d.WaitingFor)
 	case !d.Ready:
 		return "has not synced since its start; it waits for " + nft.Visible(d.WaitingFor)
 	case !d.Healthy:

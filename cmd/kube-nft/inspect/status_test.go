@@ -65,8 +65,10 @@ Refused fields      6
 				"        and zone\n" + counts, true},
 		"unhealthy": {func(s *peer.Status) { s.Healthy = false },
 			"Daemon              unhealthy: a change has waited for too long\n" + build + counts, false},
-		"waits": {func(s *peer.Status) { s.Ready, s.WaitingFor = false, "a running kube-proxy to end: pid 7" },
-			waits + build + counts, false},
+		"waits": {func(s *peer.Status) { s.Ready, s.Syncs, s.WaitingFor = false, 0, "a running kube-proxy to end: pid 7" },
+			waits + build + strings.Replace(counts, "Syncs               7", "Syncs               0", 1), false},
+		"opens its ports": {func(s *peer.Status) { s.Ready, s.WaitingFor = false, "its ports to open" },
+			"Daemon              has synced; it waits for its ports to open\n" + build + counts, false},
 		"shadow": {func(s *peer.Status) {
 			s.Shadow = &peer.Shadow{Compared: time.Unix(1_700_000_058, 5e8), Seconds: 0.0125, Frontends: 1, Differences: 2,
 				Passing: 3, Problem: "cannot read kube-proxy's rules: x",

@@ -11,7 +11,7 @@ import (
 type Status struct {
 	Synced bool `json:"synced"` // it has read all objects
 	Ready  bool `json:"ready"`  // it has programmed them, and answers health checks where it can
-	// WaitingFor is what the first commit waits for, if it waits.
+	// WaitingFor is what the first commit waits for, if it waits, or what it waits for after that until it is ready.
 	WaitingFor string `json:"waitingFor,omitempty"`
 	// AwaitsProxy says that it waits for a running kube-proxy to end, and for nothing else.
 	AwaitsProxy bool `json:"awaitsKubeProxy,omitempty"`
