@@ -115,10 +115,14 @@ func Forwarded(addr netip.Addr) bool {
 	return !ok || !p.local
 }
 
-// Linked reports whether an address is behind an interface of this node, without a gateway in between.
+// Linked reports whether an address is behind an interface of this node, without a gateway or a tunnel in between.
 func Linked(addr netip.Addr) bool {
 	p, ok := pathTo(addr)
-	return ok && !p.gateway
+	if !ok || p.gateway {
+		return false
+	}
+	i, err := net.InterfaceByName(p.device)
+	return err == nil && i.Flags&net.FlagPointToPoint == 0
 }
 
 // A place is a target and the way there.

@@ -71,21 +71,26 @@ func TestElsewhere(t *testing.T) {
 }
 
 // TestElsewhereInKernel: a pod behind an interface of this node is its pod, though another Node's spec.podCIDRs have
-// the address, as they may with Calico's pools. A pod behind a gateway is another node's.
+// the address, as they may with Calico's pools. A pod behind a gateway is another node's, and so is one behind a tunnel.
 func TestElsewhereInKernel(t *testing.T) {
 	c, _ := ofNode(t)
-	pod, other := netip.MustParseAddr("10.244.2.9"), netip.MustParseAddr("10.244.2.10")
+	pod := netip.MustParseAddr("10.244.2.9")
 	node := lab.Open(t, lab.NewNamespace)
 	err := node.Do(func() error {
-		err := errors.Join(lab.AddSink("pod"), lab.AddSink("eth0"),
+		lab.Run(t, "", "ip", "tuntap", "add", "tunnel", "mode", "tun")
+		err := errors.Join(lab.AddSink("pod"), lab.AddSink("eth0"), lab.SetUp("tunnel"),
 			lab.AddAddress("eth0", netip.MustParsePrefix("192.0.2.1/24")),
 			lab.AddRoute("pod", netip.PrefixFrom(pod, 32), netip.Addr{}),
-			lab.AddRoute("eth0", netip.MustParsePrefix("10.244.2.0/24"), netip.MustParseAddr("192.0.2.2")))
+			lab.AddRoute("eth0", netip.MustParsePrefix("10.244.2.0/24"), netip.MustParseAddr("192.0.2.2")),
+			lab.AddRoute("tunnel", netip.MustParsePrefix("10.244.2.128/25"), netip.Addr{}))
 		if got := elsewhere(t.Context(), c, nft.Packet{Source: pod}); got != "" {
 			t.Errorf("a pod of this node: %q", got)
 		}
-		if got := elsewhere(t.Context(), c, nft.Packet{Source: other}); !strings.Contains(got, "a pod of Node n2") {
-			t.Errorf("a pod of another node: %q", got)
+		for _, text := range []string{"10.244.2.10", "10.244.2.130"} {
+			other := netip.MustParseAddr(text)
+			if got := elsewhere(t.Context(), c, nft.Packet{Source: other}); !strings.Contains(got, "a pod of Node n2") {
+				t.Errorf("%s, a pod of another node: %q", other, got)
+			}
 		}
 		return err
 	})
