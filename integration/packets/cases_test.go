@@ -43,11 +43,11 @@ func runCase(t *testing.T, c behaviourCase, binary string, newSource func(testin
 
 // playCase sends the packets of a case and changes its objects.
 func playCase(t *testing.T, b *bench, w *world, c behaviourCase) {
-	runFlows(t, b, c.Flows, 0)
+	runFlows(t, b, c.Flows, 0, 0)
 	for _, step := range c.Steps {
 		w.change(step.Apply, step.Delete)
 		w.sync(t, b)
-		runFlows(t, b, step.Flows, w.patience(step))
+		runFlows(t, b, step.Flows, w.losses(), w.patience(step))
 	}
 }
 
@@ -86,12 +86,13 @@ func logOnFailure(t *testing.T, proxy *lab.Process) {
 }
 
 // runFlows sends the packets of each flow and reports it as a subtest. The packets are
-// sent here, because the subtest's goroutine is not in the namespace.
-func runFlows(t *testing.T, b *bench, flows []flow, patience time.Duration) {
+// sent here, because the subtest's goroutine is not in the namespace. Each flow may fail so many times, and more often
+// before patience ends.
+func runFlows(t *testing.T, b *bench, flows []flow, losses int, patience time.Duration) {
 	for _, f := range flows {
-		first := b.port
+		first, deadline := b.port, time.Now().Add(patience)
 		complaint := b.complaint(f)
-		for deadline := time.Now().Add(patience); complaint != "" && time.Now().Before(deadline); complaint = b.complaint(f) {
+		for n := 0; complaint != "" && (n < losses || time.Now().Before(deadline)); n, complaint = n+1, b.complaint(f) {
 			time.Sleep(firstPause)
 			flushTracked(t) // then the same source ports make new connections
 			b.port = first
@@ -156,14 +157,18 @@ func (w *world) sync(t testing.TB, b *bench) {
 	}
 }
 
-// patience returns how long the flows after a step may fail at first. With session affinity, a client whose endpoint
-// has left may lose one packet, until kube-nft has removed the client's entry
-// (docs/decisions/040-one-affinity-clean-up.md). Over the API each kind of object comes in a stream of its own, and the
-// sentinel shows only for its own kinds that they have been read.
-func (w *world) patience(step caseStep) time.Duration {
+// losses returns how many times a flow after a step may fail. With session affinity, a client whose endpoint has left
+// may lose one packet, which removes the client's entry (docs/decisions/040-one-affinity-clean-up.md).
+func (w *world) losses() int {
 	if slices.ContainsFunc(w.objects, isSticky) {
-		return lab.Patience
+		return 1
 	}
+	return 0
+}
+
+// patience returns how long the flows after a step may fail at first. Over the API each kind of object comes in a
+// stream of its own, and the sentinel shows only for its own kinds that they have been read.
+func (w *world) patience(step caseStep) time.Duration {
 	if *sourceName != "api" {
 		return 0
 	}
