@@ -516,6 +516,46 @@ func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 	}
 }
 
+// TestPolicyOfManyPortsComesInSteps: when a traffic policy changes and endpoints leave, ports give them up in
+// steps.
+func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
+	now, sticky := started, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	slice := withEndpoints(200)
+	for i := range slice.Endpoints {
+		slice.Endpoints[i].NodeName = new("node-a")
+	}
+	served := make(map[PortID]*ServicePort)
+	tr := newStopped(&now, Config{}, nil)
+	must(t, tr.SetService(newService(manyPorts, sticky)))
+	must(t, tr.SetSlice(slice))
+	for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+		maps.Copy(served, d.Changed)
+	}
+	must(t, tr.SetService(newService(manyPorts, sticky, func(s *corev1.Service) {
+		s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	})))
+	slice.Endpoints = slice.Endpoints[100:]
+	must(t, tr.SetSlice(slice))
+	for first := true; ; first = false {
+		d, gone := tr.Take(), 0
+		for id, p := range d.Changed {
+			n, _ := differingEndpoints(served[id], p)
+			gone, served[id] = gone+n, p
+		}
+		if gone > mostWork || first && gone == 0 {
+			t.Fatalf("%d endpoints leave ports in one step", gone)
+		}
+		if d.Due.IsZero() {
+			break
+		}
+	}
+	for id, p := range served {
+		if !p.InternalLocal || len(p.Local) != 100 {
+			t.Errorf("port %s has %d endpoints on the node, policy Local %v", id.Port, len(p.Local), p.InternalLocal)
+		}
+	}
+}
+
 // TestSharedListsComeInSteps: ports that share their endpoints take each step together, a step is large by the
 // endpoints and not by ports times endpoints, and the quota counts the endpoints once.
 func TestSharedListsComeInSteps(t *testing.T) {

@@ -258,14 +258,20 @@ func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
 // port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is
 // left to do.
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
-	work := writes(s.counted(have), s.counted(want)) + affinityWork(have, want)
 	switch {
-	case work == 0 && (!s.free || have == nil || want == nil || have.Equal(want)):
+	case have == want:
 		return want
 	case want == nil ||
 		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
 		return s.replace(have, want)
-	case have == nil && (want == nil || !s.adds || s.left <= 0):
+	case have != nil && s.left <= 0: // no walk through endpoints: there may be many such ports
+		return s.change(have, want)
+	}
+	work := writes(s.counted(have), s.counted(want)) + affinityWork(have, want)
+	switch {
+	case work == 0 && (!s.free || have == nil || have.Equal(want)):
+		return want
+	case have == nil && (!s.adds || s.left <= 0):
 		return nil
 	case s.adds && work <= s.left:
 		s.left -= work
@@ -314,7 +320,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		to = want.withTargetPort(have.TargetPort)
 	}
 	next, left := *have, s.left
-	stays := s.left <= 0 && have.TargetPort != to.TargetPort // the lists stay
+	stays := s.left <= 0 // the lists stay
 	if s.adds && s.left > 0 {
 		next = *to
 	}
