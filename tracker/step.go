@@ -264,7 +264,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	case want == nil ||
 		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
 		return s.replace(have, want)
-	case have != nil && s.left <= 0: // no walk through endpoints: there may be many such ports
+	case have != nil && (s.left <= 0 || !s.adds): // no walk through endpoints: there may be many such ports
 		return s.change(have, want)
 	}
 	work := writes(s.counted(have), s.counted(want)) + affinityWork(have, want)
@@ -320,7 +320,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		to = want.withTargetPort(have.TargetPort)
 	}
 	next, left := *have, s.left
-	stays := s.left <= 0 // the lists stay
+	stays := s.left <= 0 || !s.adds && have.givesUpNothing(to) // the lists stay
 	if s.adds && s.left > 0 {
 		next = *to
 	}
@@ -358,6 +358,23 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	s.left = min(s.left, left-writes(before, s.counted(is))-affinityWork(had, is))
 	return is
+}
+
+// givesUpNothing reports whether no endpoint of p has to go when p becomes want. It is asked again and again of all ports
+// of a Service that waits, and costs a tenth of setEndpoints.
+func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
+	cluster, local := want.Cluster, want.Local
+	if p.InternalLocal != want.InternalLocal || p.ExternalLocal != want.ExternalLocal || p.Settings != want.Settings {
+		cluster, local = want.Serving, want.Serving
+	}
+	return slices.Equal(p.LeftOut, want.LeftOut) && within(p.Cluster, cluster) && within(p.Local, local) &&
+		within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
+}
+
+// within reports whether a sorted list has all of another one.
+func within(some, all []netip.AddrPort) bool {
+	gone, _ := differing(some, all, netip.AddrPort.Compare)
+	return gone == 0
 }
 
 // setEndpoints sets the lists of next, which lie between those of have and to, and the policies that go with them.
