@@ -360,8 +360,8 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	return is
 }
 
-// givesUpNothing reports whether no endpoint of p has to go when p becomes want. It is asked again and again of all ports
-// of a Service that waits, and costs a tenth of setEndpoints.
+// givesUpNothing reports whether no endpoint of p has to go when p becomes want. It is asked again and again of all
+// ports of a Service that waits, and costs a tenth of setEndpoints.
 func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
 	cluster, local := want.Cluster, want.Local
 	if p.InternalLocal != want.InternalLocal || p.ExternalLocal != want.ExternalLocal || p.Settings != want.Settings {
