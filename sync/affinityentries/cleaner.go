@@ -234,8 +234,8 @@ func (c *Cleaner) used(id mapID) bool {
 	return len(c.state(id).groups) > 0
 }
 
-// clean reads the maps that may have wrong entries, and returns the departures that have ended. left says that some maps
-// have to be read again.
+// clean reads the maps that may have wrong entries, and returns the departures that have ended. left says that some
+// maps have to be read again.
 func (c *Cleaner) clean(ctx context.Context) (ended Departures, left bool, err error) {
 	for _, f := range nft.Families {
 		for _, set := range c.maps(f) {

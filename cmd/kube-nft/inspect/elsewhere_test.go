@@ -71,7 +71,8 @@ func TestElsewhere(t *testing.T) {
 }
 
 // TestElsewhereInKernel: a pod behind an interface of this node is its pod, though another Node's spec.podCIDRs have
-// the address, as they may with Calico's pools. A pod behind a gateway is another node's, and so is one behind a tunnel.
+// the address, as they may with Calico's pools. A pod behind a gateway is another node's, and so is one behind a
+// tunnel.
 func TestElsewhereInKernel(t *testing.T) {
 	c, _ := ofNode(t)
 	pod := netip.MustParseAddr("10.244.2.9")
