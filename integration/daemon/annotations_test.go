@@ -369,7 +369,7 @@ func TestDepartedLocalInKernel(t *testing.T) {
 	reset := map[string]string{"connections-of-departed": "reset"}
 	for name, change := range map[string]func(*corev1.Service){
 		"plain":    func(*corev1.Service) {},
-		"affinity": func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+		"affinity": affine,
 		"ranges": func(s *corev1.Service) {
 			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "10.244.0.0/16", "2001:db8::/64", "fd00:244::/60"}
 			s.Annotations[tracker.AnnotationPrefix+"source-ranges-for-node-ports"] = "true"

@@ -678,7 +678,7 @@ func (c *crossing) answererOf(t *testing.T, client int) (endpoint string) {
 // endpoint is back; the others stay where they were.
 func TestEjectionAndAffinityInKernel(t *testing.T) {
 	c := newCrossing(t)
-	c.change = func(service *corev1.Service) { service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	c.change = affine
 	asks := map[string]string{"eject": "true"}
 	c.publish(t, nil, corev1.ProtocolTCP, asks, endpointState{0, ""}, endpointState{1, ""}, endpointState{2, ""})
 	proxy := c.start(t)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -98,6 +99,27 @@ func fill(t *testing.T, pipe *os.File) {
 	}
 }
 
+// affine asks for session affinity.
+func affine(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+
+// serveAffine gives this host the addresses of pods and clients, answers at the pods, and writes a Service with session
+// affinity whose endpoints they are. The channel gets the pod that has answered.
+func serveAffine(t *testing.T, objects lab.Directory, cluster netip.Addr, pods, clients []netip.Addr) chan netip.Addr {
+	t.Helper()
+	for _, addr := range slices.Concat(pods, clients) {
+		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, addr.BitLen())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lab.Run(t, "", "ip", "route", "add", netip.PrefixFrom(cluster, cluster.BitLen()/2).Masked().String(), "dev", "lo")
+	served := make(chan netip.Addr, 1)
+	for _, pod := range pods {
+		serve(t, netip.AddrPortFrom(pod, 8080), served)
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", cluster, pods, affine))
+	return served
+}
+
 // TestAffinityMapIsFull has more clients than fit into affinity maps: each of them is served,
 // and those that have an entry stay where they are.
 func TestAffinityMapIsFull(t *testing.T) {
@@ -106,18 +128,7 @@ func TestAffinityMapIsFull(t *testing.T) {
 	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	pods := lab.Addresses(webPods, 4)
 	clients := lab.Addresses(netip.MustParseAddr("192.168.7.1"), 20)
-	for _, addr := range append(pods, clients...) {
-		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 32)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lab.Run(t, "", "ip", "route", "add", "10.96.0.0/16", "dev", "lo")
-	served := make(chan netip.Addr, 1)
-	for _, pod := range pods {
-		serve(t, netip.AddrPortFrom(pod, 8080), served)
-	}
-	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods,
-		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	served := serveAffine(t, objects, firstWeb, pods, clients)
 	p := objects.Start(t, "--affinity-size", "2")
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	faithful := 0
@@ -145,18 +156,7 @@ func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	lab.New(t)
 	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	pods, client := lab.Addresses(webPods, 2), netip.MustParseAddr("192.168.7.1")
-	for _, addr := range append(pods, client) {
-		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 32)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lab.Run(t, "", "ip", "route", "add", "10.96.0.0/16", "dev", "lo")
-	served := make(chan netip.Addr, 1)
-	for _, pod := range pods {
-		serve(t, netip.AddrPortFrom(pod, 8080), served)
-	}
-	affine := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
-	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, affine))
+	served := serveAffine(t, objects, firstWeb, pods, []netip.Addr{client})
 	p := objects.Start(t)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	first := visit(t, client, served)
@@ -205,18 +205,7 @@ func TestAffinityOfIPv6Clients(t *testing.T) {
 	} {
 		clients = append(clients, netip.MustParseAddr(text))
 	}
-	for _, addr := range append(pods, clients...) {
-		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 128)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lab.Run(t, "", "ip", "route", "add", "fd00:96::/64", "dev", "lo")
-	served := make(chan netip.Addr, 1)
-	for _, pod := range pods {
-		serve(t, netip.AddrPortFrom(pod, 8080), served)
-	}
-	objects.Write(t, "web.yaml", lab.Web("web", webIPv6, pods,
-		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	served := serveAffine(t, objects, webIPv6, pods, clients)
 	p := objects.Start(t)
 	p.AwaitLog(t, `"started"`)
 	for range 3 {
