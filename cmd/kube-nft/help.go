@@ -27,18 +27,26 @@ var sourceFlags = []string{"config", "manifests", "kubeconfig", "master"}
 func setHelp(root *cobra.Command) {
 	show := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		matters := func(string) bool { return cmd == root }
-		switch strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ") {
-		case "diff", "explain":
-			matters = func(name string) bool { return matterToRules(name) && name != "host-proc" }
-		case "get services", "get endpoints", "get affinity":
-			matters = func(name string) bool { return slices.Contains(sourceFlags, name) }
-		case "migrate plan", "migrate apply":
-			matters = matterToRules
-		}
-		root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || !matters(f.Name) })
+		root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || !matters(cmd, f.Name) })
 		show(cmd, args)
 	})
+}
+
+// matters reports whether a flag that all commands of cmd's program have has an effect on cmd.
+func matters(cmd *cobra.Command, name string) bool {
+	program := cmd.Root().Name()
+	if program != "kube-nft" || !cmd.HasParent() { // the plug-in's flags are for all its commands
+		return true
+	}
+	switch strings.TrimPrefix(cmd.CommandPath(), program+" ") {
+	case "diff", "explain":
+		return matterToRules(name) && name != "host-proc"
+	case "get services", "get endpoints", "get affinity":
+		return slices.Contains(sourceFlags, name)
+	case "migrate plan", "migrate apply":
+		return matterToRules(name)
+	}
+	return false
 }
 
 // matterToRules reports whether a setting affects the rules, or where a command reads them.

@@ -95,7 +95,7 @@ func checkUsage(t *testing.T, usages []usage) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "kube-nft: " + tt.want + "; " + command.CommandPath() + " --help lists the flags\n"
+		want := "kube-nft: " + tt.want + "; see " + command.CommandPath() + " --help\n"
 		if code != exitUsage || stdout != "" || stderr != want {
 			t.Errorf("%q: exit %d, %q on stdout, on stderr\n%swant\n%s", tt.args, code, stdout, stderr, want)
 		}

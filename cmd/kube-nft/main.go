@@ -87,7 +87,10 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	var trouble inspect.TroubleError
 	hint := ""
 	if errors.As(err, &usage) {
-		hint = "; " + command.CommandPath() + " --help lists the flags"
+		if command.Name() == "help" {
+			command = command.Root()
+		}
+		hint = "; see " + command.CommandPath() + " --help"
 	}
 	fmt.Fprintln(stderr, root.DisplayName()+": "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
 	switch {
@@ -291,7 +294,8 @@ func didYouMean(names []string, prefix string) string {
 func similarFlags(cmd *cobra.Command, name string) []string {
 	index := &cobra.Command{SuggestionsMinimumDistance: suggestedDistance}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
+		ofDaemon := cmd.Root().PersistentFlags().Lookup(f.Name) == f
+		if !f.Hidden && (!ofDaemon || matters(cmd, f.Name)) {
 			index.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
 		}
 	})

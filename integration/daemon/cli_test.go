@@ -57,8 +57,8 @@ func TestFailures(t *testing.T) {
 		code       int
 		args       []string
 	}{
-		{"unknown flag", "unknown flag --nonsense; kube-nft --help lists the flags", 2, []string{"--nonsense"}},
-		{"unknown command", `unknown command "start"; kube-nft --help lists the flags`, 2, []string{"start"}},
+		{"unknown flag", "unknown flag --nonsense; see kube-nft --help", 2, []string{"--nonsense"}},
+		{"unknown command", `unknown command "start"; see kube-nft --help`, 2, []string{"start"}},
 		{
 			"contradiction",
 			"--manifests ../../deploy/examples: it replaces the API server, so it cannot be combined with a kubeconfig or a " +
