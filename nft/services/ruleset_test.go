@@ -200,7 +200,7 @@ func (w *world) claims() map[place][]expectation {
 	return all
 }
 
-// first orders claims to one place as docs/operations.md does: cluster IP, load balancer's address,
+// first orders claims to one place as docs/limits.md does: cluster IP, load balancer's address,
 // external IP; then the older Service.
 func first(a, b expectation) int {
 	rank := func(e expectation) int {
