@@ -1,12 +1,16 @@
 // Package conntrack deletes flows from the kernel's connection tracking table whose translation, or
-// lack of one, comes from rules that are no longer in force. Make a Reconciler with NewReconciler of an open Table.
-// Call Clean after each commit with what it has changed, and Full after a start or when changes may have been missed.
+// lack of one, comes from rules that are no longer in force:
+//
+//	table, err := conntrack.Open()
+//	reconciler := conntrack.NewReconciler(table)
+//	result, err := reconciler.Full(ctx, changes, desired) // after a start, or when changes may have been missed
+//	result, err = reconciler.Clean(ctx, changes, desired) // after each commit, with what it has changed
 //
 // Nat chains see only the first packet of a flow; the flow's entry keeps their decision as long as
 // packets come. Most flows should go on undisturbed when rules change. Two kinds must not:
 //
-//   - UDP flows to an endpoint that is not serving any more, or to a frontend that is gone.
-//     A client that keeps its port would talk into the void for ever. Connections of TCP and
+//   - UDP flows to an endpoint that does not serve any more, or to a frontend that is gone. The packets of
+//     a client that keeps its port would follow the entry for ever, and get no answer. Connections of TCP and
 //     SCTP to such an endpoint end by themselves and are left alone, as kube-proxy leaves them.
 //   - Flows whose first packet came before the rules: never translated, never answered,
 //     to a frontend, a cluster IP or a Service CIDR. Repeated packets, a SYN of TCP among

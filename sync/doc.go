@@ -1,10 +1,15 @@
-// Package sync keeps the kernel's tables equal to what the tracker says. Make a Loop with New, add what it is to do
-// besides with CleanFlows, CleanAffinity and Watch, and start its Run.
+// Package sync keeps the kernel's tables equal to what the tracker says:
 //
-// The goroutine of Loop.Run owns the wanted ruleset and the knowledge of what the kernel
-// holds. It compiles what changed, computes the difference and commits it as one netlink
-// batch. Start, steady state, retry and repair are one path: they differ only in whether the
-// applied state is known or has to be read from the kernel first.
+//	loop := proxysync.New(tracker, ruleset, client, options)
+//	loop.CleanFlows(conntrack.NewReconciler(table)) // delete flows that commits make stale
+//	loop.CleanAffinity(reader)                      // remove affinity entries of endpoints that have left
+//	loop.Watch(monitor)                             // repair what other programs change
+//	err := loop.Run(ctx)
+//
+// The tables can differ from what is wanted after a start, after each change of a Service, after a commit that the
+// kernel has refused, and after a commit of another program. One path handles all four. The goroutine of Loop.Run owns
+// the wanted ruleset, and knows what the kernel has or that it has to read it. It computes the difference and commits
+// it as one netlink batch.
 //
 //	                        Run
 //	                         |
@@ -24,15 +29,15 @@
 //	|  other program changed our tables, or may (drift) |
 //	+---------------------------------------------------+
 //
-// After each commit the loop hands over what it made stale among affinity entries and among
-// connections, and reports. Two other goroutines look for these: one (staleFlows) removes
-// connections; it asks what was committed (View), not the ruleset, so that the loop goes on
-// meanwhile. The other (affinityentries.Cleaner) has the loop commit the removal of entries, a few at a
-// time, because the tables may belong to its socket. A commit that fails changes
-// nothing: the rules stay as they were. Nothing is written before all sources have synced, and
-// nothing is removed when the loop ends. The safety check stops the first commit (SafetyError) if it would empty
-// tables that serve, or if a takeover from kube-proxy would lose Services; then the loop stays
-// UNKNOWN and checks again.
+// A commit that fails changes nothing: the rules stay as they were. The loop writes nothing before all sources have
+// synced, and removes nothing when it ends. The safety check stops the first commit (SafetyError) if it would empty
+// tables that serve, or if a takeover from kube-proxy would lose Services; then the loop stays UNKNOWN and checks
+// again.
+//
+// A commit can make connections and affinity entries stale. To find them takes long, so two other goroutines do it, and
+// the loop goes on meanwhile. One (staleFlows) deletes connections; it asks View what was committed, not the ruleset.
+// The other (affinityentries.Cleaner) has the loop commit the removal of entries, a few at a time, because only the
+// loop's socket may write to owned tables.
 //
 // A package of this name may itself import the standard library's sync. Importers call it
 // proxysync, so that a bare sync always is the standard one.

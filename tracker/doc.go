@@ -6,9 +6,10 @@
 //	t.DeleteService("shop", "old")
 //	delta := t.Take() // the Service ports that have changed since the last call
 //
-// Set and Delete methods take Services, EndpointSlices, ServiceCIDRs and this node's Node. Take returns a Delta of
-// ServicePorts. Their endpoint lists follow from traffic policies, endpoint conditions and topology. A
-// ServicePort does not change after that.
+// A Service does not say which endpoints a node may use for it: that depends on its EndpointSlices, on traffic
+// policies, on the conditions of endpoints, and on the node's name and zone. Set and Delete methods take these
+// objects, and ServiceCIDRs. Take returns a Delta of ServicePorts with their endpoint lists. A ServicePort does not
+// change after that.
 //
 // The package starts no goroutine and opens no connection. It reads no clocks but those of Config. Packages
 // tracker/informer and tracker/manifest call the Set and Delete methods.

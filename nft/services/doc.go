@@ -17,12 +17,12 @@
 //
 // # The ruleset
 //
-// There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
-// chains, rules and sets are as many for ten Services as for thirty thousand; what changes
-// are the elements of its maps and sets. Services of three kinds have chains of their own: with
-// session affinity, with source ranges, and with very many frontends and endpoints.
+// In each commit the kernel goes through all chains, and each new set costs a walk through the sets of its table. So
+// chains, rules and sets are as many for ten Services as for thirty thousand; what changes are the elements of maps and
+// sets. Services of three kinds have chains of their own: with session affinity, with source ranges, and with very many
+// frontends and endpoints. There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape.
 //
-// A frontend is a place where a Service port can be reached: an address, protocol and port,
+// A frontend is an address, protocol and port where a Service port can be reached,
 // or the protocol and port of a node port. The map services leads from a frontend to its
 // policy, a chain named after what it does and after the capacity of its endpoint lists, which
 // is their length or a little more (1, 4, 8, 12, ..., 32, 40, 48, 56, 64, 80, ...):
@@ -37,7 +37,7 @@
 //	reject-new               no endpoints anywhere
 //	drop-not-local           endpoints, and none that a traffic policy Local allows
 //
-// Whatever is refused ends in a chain that says why (layout.Refusals) and counts it. All Services
+// A refused connection ends in a chain that is called after the reason (layout.Refusals) and counts it. All Services
 // share these chains; a connection that is served does not meet the counters.
 //
 // Frontends of equal policy share one chain. The chains of usual lengths always exist; others
@@ -48,13 +48,13 @@
 // element more.
 //
 // A Service port with so many frontends and endpoints that their product is large has its endpoint
-// lists once, in one of the maps lists-tcp-0 to lists-tcp-255, under a number L that its chains hold
-// (external-list-L, pick-list-L): what it takes is in proportion to its frontends and endpoints.
+// lists once, in one of the maps lists-tcp-0 to lists-tcp-255, under a number L that its chains contain
+// (external-list-L, pick-list-L): it has a sum of frontends and endpoints as elements, not their product.
 //
 // Ports of a Service that have the same endpoints share one such list where their own lists would be long together: the
-// addresses stand in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps
-// ports-tcp-0 to ports-tcp-255 (-udp, -sctp), by the port that a connection goes to. Ports times endpoints are so ports
-// plus endpoints.
+// addresses are in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps
+// ports-tcp-0 to ports-tcp-255 (-udp, -sctp), by the port that a connection goes to. The elements are as many as ports
+// plus endpoints, not ports times endpoints.
 //
 // Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
 // maglev, and its policies (cluster-maglev-N, external-local-maglev-N-M) end in chains maglev-N, which
@@ -101,8 +101,6 @@
 // blue. So a neighbour on the link cannot connect, but may find out which ports are in use;
 // where a rule exempts 127.0.0.0/8 from tracking, it can connect.
 //
-// Others may rely on the names of the tables, on the maps services and node-ports, and on
-// the priorities. The packet mark is our own: one bit, set before postrouting and cleared there.
-//
-// docs/decisions has the reasons for these shapes, with their measurements.
+// docs/ruleset.md says what other programs may rely on. docs/decisions has the reasons for these shapes, with their
+// measurements.
 package services

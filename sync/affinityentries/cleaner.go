@@ -6,8 +6,9 @@
 //	...
 //	cleaner.Committed(ruleset.AffinityChanges())
 //
-// Packets make the entries. To read a large map takes long, so a Cleaner has a goroutine and a kernel client
-// of its own. It does not commit, because the tables may belong to the loop's socket.
+// Packets make the entries, so only a reading of the map shows which there are, and to read a large map takes long. So
+// a Cleaner has a goroutine and a kernel client of its own. It does not commit, because only the loop's socket may
+// write to owned tables.
 package affinityentries
 
 import (

@@ -1,7 +1,15 @@
-// Package legacytest writes rulesets in the shape that kube-proxy's three modes leave on a node,
-// with rules of other programs before, between and after. Migration tests load them with
-// iptables-legacy-restore, iptables-nft-restore, ipset restore and nft -f. Rules have counters that
-// are not zero; load them with -c (--counters).
+// Package legacytest writes what kube-proxy leaves on a node, for tests of migrations. Choose a Shape, and load its
+// text with the program of the mode:
+//
+//	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
+//	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "--counters") // or iptables-nft-restore
+//	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
+//	lab.Run(t, shape.IPSets(), "ipset", "restore") // of the IPVS mode, before its rules
+//	lab.Run(t, shape.IPVS(), "iptables-legacy-restore", "--counters")
+//
+// Methods of Shape, such as ClusterIP and NodePort, say what each Service has. Rules of other programs stand before,
+// between and after kube-proxy's. A migration has to keep these, and their counters, which are not zero. Foreign and
+// Proxys return the two parts of a saved ruleset.
 package legacytest
 
 import (

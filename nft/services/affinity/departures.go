@@ -8,20 +8,22 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
-// A Departure is an endpoint that has left a group while affinity entries, or packets under way, may name it.
-// Until it ends, the endpoint is in the set of departed endpoints.
+// A Departure is an endpoint that has left a group, while affinity entries or packets under way may still name it.
+// Until the departure ends, the endpoint is in the set of departed endpoints.
 type Departure struct {
 	Family nft.Family
 	Endpoint
-	serial uint64 // tells it from an earlier departure of the same endpoint
+	serial uint64 // differs from that of an earlier departure of the same endpoint
 }
 
-// Departures are those of a table. Make them with NewDepartures.
+// Departures are the departures of one table, and keep its set of departed endpoints. Make them with NewDepartures.
+// Call Begin and Return as endpoints leave and come back, hand Fresh on after a commit, and call End when the entries
+// of a departure are gone.
 type Departures struct {
 	table   table
 	family  nft.Family
-	serial  uint64
-	serials map[Endpoint]uint64
+	serial  uint64              // of the latest departure
+	serials map[Endpoint]uint64 // of the departures that have not ended
 	fresh   []Departure
 }
 
@@ -31,7 +33,7 @@ type table interface {
 	Remove(set, key string)
 }
 
-// NewDepartures returns an empty list of departures, which keeps the set of a table up to date.
+// NewDepartures returns the departures of a table, without any.
 func NewDepartures(f nft.Family, t table) *Departures {
 	return &Departures{table: t, family: f, serials: make(map[Endpoint]uint64)}
 }
@@ -61,7 +63,8 @@ func (d *Departures) End(departure Departure) {
 	}
 }
 
-// Adopt takes over the elements that the kernel has in the set of departed endpoints.
+// Adopt begins a departure for each element that the kernel has in the set of departed endpoints: the process before
+// has left them.
 func (d *Departures) Adopt(held *nft.Elements) {
 	if held == nil {
 		return
@@ -76,7 +79,7 @@ func (d *Departures) Adopt(held *nft.Elements) {
 // Fresh returns the departures that began since Committed.
 func (d *Departures) Fresh() []Departure { return d.fresh }
 
-// Committed says that the kernel has what the table wants.
+// Committed says that the kernel has the wanted table, and that the caller has handed Fresh on.
 func (d *Departures) Committed() { d.fresh = nil }
 
 // Changes are what a commit changes for affinity entries.

@@ -10,8 +10,10 @@
 //		departures.Begin(endpoint)
 //	}
 //
-// Departures keeps the set of departed endpoints. Wrong says which entries of an affinity map have to change, and Ops
-// returns the operations for that.
+// Packets make affinity entries, not commits. When an endpoint leaves, entries that name it stay, and it takes long to
+// find them in a large map. Until they are gone, Departures keeps the endpoint in the set of departed endpoints: the
+// rules drop a connection that an entry leads there. Wrong says which entries of an affinity map have to change, and
+// Ops returns the operations for that.
 //
 // The package opens no socket and knows no frontends. Package nft/services calls it. Package sync/affinityentries reads
 // the affinity maps and removes the wrong entries. The reasons are in docs/decisions.
