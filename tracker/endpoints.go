@@ -30,18 +30,14 @@ type gathering struct {
 	ends       []int // of the runs in all, each of which is sorted
 }
 
-// gather returns the endpoints that parts have for p in family, sorted and without duplicates; they
-// are valid until the next call. With uniform, their ports are 0. parts must be in the order of their names: the
+// gather returns the endpoints that the slices of a group have for it, sorted and without duplicates; they are valid until
+// the next call. If the group is uniform, their ports are 0. The slices must be in the order of their names: the
 // winner among duplicates must not depend on the order of events. If only is not nil, it returns the endpoints at these
 // addresses, which are sorted.
-func (g *gathering) gather(parts []*slice, p *port, family Family, zone string, uniform bool,
-	only []netip.Addr) []candidate {
+func (g *gathering) gather(of *portGroup, p *port, zone string, only []netip.Addr) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
-	for _, part := range parts {
-		if part.family != family {
-			continue
-		}
-		for _, number := range part.numbers(p, uniform) {
+	for _, part := range of.parts {
+		for _, number := range part.numbers(p, of.uniform) {
 			add := func(e *endpoint) { g.all = append(g.all, newCandidate(e, number, zone)) }
 			if only != nil {
 				part.eachAt(only, add)
@@ -148,13 +144,22 @@ func (g *gathering) update(l *listing, addrs []netip.Addr, found []candidate) {
 // slices serve them. Then the endpoints are gathered once.
 type portGroup struct {
 	ports   []int    // of the Service, in order
+	parts   []*slice // that serve the ports, in order
 	uniform bool     // all endpoints of a port have one number
 	numbers []uint16 // by index in ports, if uniform: the number of its endpoints
 }
 
+// A servedPort says that a slice serves a port of a Service.
+type servedPort struct {
+	part     int32 // of the slices of the Service
+	first, n int32 // which ports of the slice do
+	next     int32 // the index of the next servedPort of the port; 0: none
+}
+
 // portGroups returns the groups of e's ports in a family. A port whose endpoints differ in their numbers is a group of
-// its own.
+// its own. Its cost is a sum over the ports of the objects: a Service may have thousands of ports and of slices.
 func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
+	first, all := t.served(e, family)
 	var known map[string]int // the group of ports that certain slices serve
 	if len(e.service.ports) > 1 {
 		known = make(map[string]int)
@@ -162,14 +167,10 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 	for i := range e.service.ports {
 		var number uint16
 		which, uniform := t.which[:0], true
-		for at, part := range e.slices {
-			if part.family != family {
-				continue
-			}
-			for n, served := range part.serving(&e.service.ports[i]) {
-				if n == 0 {
-					which = binary.BigEndian.AppendUint32(which, uint32(at))
-				}
+		for at := first[i]; at != 0; at = all[at].next {
+			s := &all[at]
+			which = binary.BigEndian.AppendUint32(which, uint32(s.part))
+			for _, served := range e.slices[s.part].ports[s.first:][:s.n] {
 				uniform = uniform && (number == 0 || number == served.number)
 				number = served.number
 			}
@@ -178,7 +179,10 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 		g, found := known[string(which)]
 		if !found || !uniform {
 			g = len(groups)
-			groups = append(groups, portGroup{uniform: uniform})
+			groups = append(groups, portGroup{uniform: uniform, parts: make([]*slice, 0, len(which)/4)})
+			for at := first[i]; at != 0; at = all[at].next {
+				groups[g].parts = append(groups[g].parts, e.slices[all[at].part])
+			}
 			if uniform && known != nil {
 				known[string(which)] = g
 			}
@@ -188,12 +192,38 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 	return groups
 }
 
-// candidates returns the endpoints that e has for a group of its ports in the family of its front j, as gather does.
+// served returns which slices of a family serve the ports of e: for each port the index of the first servedPort, 0 for
+// none, and what these are indexes of. Both are valid until the next call.
+func (t *Tracker) served(e *entry, family Family) (first []int32, all []servedPort) {
+	ports := len(e.service.ports)
+	first = append(t.firstServed[:0], make([]int32, ports)...)
+	last := append(t.lastServed[:0], make([]int32, ports)...)
+	all = append(t.allServed[:0], servedPort{}) // no index of one is 0
+	for part, s := range e.slices {
+		if s.family != family {
+			continue
+		}
+		s.eachServed(e.service.ports, func(port, at, n int) {
+			next := int32(len(all))
+			if first[port] == 0 {
+				first[port] = next
+			} else {
+				all[last[port]].next = next
+			}
+			last[port] = next
+			all = append(all, servedPort{part: int32(part), first: int32(at), n: int32(n)})
+		})
+	}
+	t.firstServed, t.lastServed, t.allServed = first, last, all
+	return first, all
+}
+
+// candidates returns the endpoints that e has for a group of its ports in its front j, as gather does.
 func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
-	p, family := &e.service.ports[g.ports[0]], e.service.fronts[j].family
+	p := &e.service.ports[g.ports[0]]
 	if len(e.slices) < manySlices {
 		e.listings, e.changed = nil, nil
-		return t.gathering.gather(e.slices, p, family, t.zone, g.uniform, nil)
+		return t.gathering.gather(g, p, t.zone, nil)
 	}
 	if e.listings == nil {
 		e.listings = make([]listing, len(e.service.ports)*len(e.service.fronts))
@@ -204,9 +234,9 @@ func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
 	}
 	l := of(g.ports[0])
 	if len(*l) == 0 || ((*l)[0].at.Port() == 0) != g.uniform {
-		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone, g.uniform, nil)...)
+		*l = append(listing{}, t.gathering.gather(g, p, t.zone, nil)...)
 	} else if len(e.changed) > 0 {
-		found := t.gathering.gather(e.slices, p, family, t.zone, g.uniform, e.changed)
+		found := t.gathering.gather(g, p, t.zone, e.changed)
 		t.gathering.update(l, e.changed, found)
 	}
 	return *l

@@ -84,7 +84,7 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
 		}
 		for _, g := range t.portGroups(e, f.family) {
-			served, times := t.servedBy(e, &g, f.family), len(g.ports)
+			served, times := e.servedBy(&g), len(g.ports)
 			if g.uniform && len(g.ports)*served >= jointFrom {
 				times = e.kinds(&g)
 				d.base += 2 * len(g.ports)
@@ -99,11 +99,9 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 }
 
 // servedBy counts the endpoints that slices list for a group of ports.
-func (t *Tracker) servedBy(e *entry, g *portGroup, family Family) (n int) {
-	for _, part := range e.slices {
-		if part.family == family {
-			n += len(part.endpoints) * len(part.numbers(&e.service.ports[g.ports[0]], g.uniform))
-		}
+func (e *entry) servedBy(g *portGroup) (n int) {
+	for _, part := range g.parts {
+		n += len(part.endpoints) * len(part.numbers(&e.service.ports[g.ports[0]], g.uniform))
 	}
 	return n
 }

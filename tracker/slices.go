@@ -47,15 +47,35 @@ func (s *slice) serving(p *port) []slicePort {
 	return s.ports[first:last]
 }
 
-// numbers returns the numbers under which the endpoints of the slice serve p, as newCandidate takes them: one 0 if
-// uniform.
+// eachServed calls f for each port of a Service that the slice serves, with the indexes of the port and of the first of n
+// ports of the slice that serve it. It skips what only one side has as eachAt does.
+func (s *slice) eachServed(ports []port, f func(port, first, n int)) {
+	for i, at := 0, 0; i < len(ports) && at < len(s.ports); {
+		p, rest := &ports[i], s.ports[at:]
+		switch c := rest[0].compare(p.name, p.protocol); {
+		case c < 0:
+			at += leap(len(rest), func(n int) bool { return rest[n].compare(p.name, p.protocol) >= 0 })
+		case c > 0:
+			i += leap(len(ports)-i, func(n int) bool { return rest[0].compare(ports[i+n].name, ports[i+n].protocol) <= 0 })
+		default:
+			n := 1
+			for n < len(rest) && rest[n].compare(p.name, p.protocol) == 0 {
+				n++
+			}
+			f(i, at, n)
+			i, at = i+1, at+n
+		}
+	}
+}
+
+// numbers returns the numbers under which the endpoints of the slice serve p, which it serves, as newCandidate takes
+// them: one 0 if uniform.
 func (s *slice) numbers(p *port, uniform bool) (numbers []uint16) {
-	served := s.serving(p)
-	if uniform && len(served) > 0 {
+	if uniform {
 		return uniformNumber
 	}
-	for i := range served {
-		numbers = append(numbers, served[i].number)
+	for _, served := range s.serving(p) {
+		numbers = append(numbers, served.number)
 	}
 	return numbers
 }

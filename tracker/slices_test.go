@@ -2,8 +2,11 @@ package tracker
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -167,5 +170,60 @@ func TestLargeServices(t *testing.T) {
 	}
 	if got, want := texts(only(t, d).withPorts().Cluster), "10.2.0.99:8080 10.2.1.99:8080"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestEachServed compares a walk over both lists of ports with a search for each port.
+func TestEachServed(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		var ports []port
+		var s slice
+		for i := range 12 {
+			p := port{name: fmt.Sprint("p", i/2), protocol: Protocol(i % 2)}
+			if random.IntN(3) > 0 {
+				ports = append(ports, p)
+			}
+			for range random.IntN(3) {
+				s.ports = append(s.ports, slicePort{name: p.name, protocol: p.protocol, number: uint16(random.IntN(3))})
+			}
+		}
+		served := make([][]slicePort, len(ports))
+		s.eachServed(ports, func(i, first, n int) { served[i] = s.ports[first:][:n] })
+		for i := range ports {
+			if !slices.Equal(served[i], s.serving(&ports[i])) {
+				t.Fatalf("ports %v, slice %v: port %d is served by %v", ports, s.ports, i, served[i])
+			}
+		}
+	}
+}
+
+// TestManyPortsAndSlices: which slices serve which ports is found in the time that the ports of all slices take together.
+// 1,000 slices of 20 ports take about as long as one of 20,000.
+func TestManyPortsAndSlices(t *testing.T) {
+	took := func(parts, each int) time.Duration {
+		tr, e := newTracker(Config{}), &entry{service: &service{}}
+		for i := range 20_000 {
+			e.service.ports = append(e.service.ports, port{name: fmt.Sprintf("p%05d", i)})
+		}
+		for i := range parts {
+			s := &slice{family: IPv4}
+			for _, p := range e.service.ports[i*each:][:each] {
+				s.ports = append(s.ports, slicePort{name: p.name, number: 80})
+			}
+			e.slices = append(e.slices, s)
+		}
+		shortest := time.Hour
+		for range 5 {
+			began := time.Now()
+			tr.portGroups(e, IPv4)
+			shortest = min(shortest, time.Since(began))
+		}
+		return shortest
+	}
+	if one, many := took(1, 20_000), took(1000, 20); many > 20*one {
+		t.Errorf("1,000 slices take %v, one with as many ports takes %v", many, one)
+	} else {
+		t.Logf("1,000 slices take %v, one with as many ports takes %v", many, one)
 	}
 }

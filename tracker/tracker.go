@@ -71,6 +71,9 @@ type Tracker struct {
 
 	gathering gathering // reused by Take
 	which     []byte    // reused by portGroups
+	// Reused by served.
+	firstServed, lastServed []int32
+	allServed               []servedPort
 
 	node versioned[*Node]
 
