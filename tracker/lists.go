@@ -57,18 +57,21 @@ func (s Served) Equal(o Served) bool { return s.port == o.port && sameEndpoints(
 
 // Without lists those that o does not have, sorted.
 func (s Served) Without(o Served) (missing []netip.AddrPort) {
-	list, other := s.list, o.list
-	for s.port == o.port && len(list) > 0 && len(other) > 0 && list[0] == other[0] { // mostly most is common to both
-		list, other = list[1:], other[1:]
-	}
-	for s.port == o.port && len(list) > 0 && len(other) > 0 && list[len(list)-1] == other[len(other)-1] {
-		list, other = list[:len(list)-1], other[:len(other)-1]
-	}
-	for _, ep := range list {
+	other := o.list
+	for _, ep := range s.list {
+		if s.port == o.port {
+			for len(other) > 0 && other[0] != ep && other[0].Compare(ep) < 0 {
+				other = other[1:]
+			}
+			if len(other) > 0 && other[0] == ep {
+				other = other[1:]
+				continue
+			}
+		}
 		if s.port != 0 {
 			ep = netip.AddrPortFrom(ep.Addr(), s.port)
 		}
-		if len(other) == 0 || !o.Has(ep) {
+		if s.port == o.port || !o.Has(ep) {
 			missing = append(missing, ep)
 		}
 	}
