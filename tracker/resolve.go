@@ -199,6 +199,7 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 				NodePort:            port.nodePort,
 				InternalLocal:       s.internalLocal,
 				Affinity:            s.timeout,
+				Several:             s.timeout != 0 && len(s.ports) > 1,
 				HealthCheckNodePort: s.healthPort,
 				Settings:            s.settings,
 				WithoutSlots:        e.granted == withoutSlots,

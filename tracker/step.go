@@ -597,8 +597,8 @@ func comparePrefixes(a, b netip.Prefix) int {
 func (p *ServicePort) bare() *ServicePort {
 	return &ServicePort{
 		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
-		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots,
-		Leaving: p.Leaving,
+		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Several: p.Several, Settings: p.Settings,
+		WithoutSlots: p.WithoutSlots, Leaving: p.Leaving,
 	}
 }
 

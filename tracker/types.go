@@ -113,7 +113,9 @@ type ServicePort struct {
 
 	// Affinity is how long a client keeps its endpoint after its latest new connection; 1s to 24h,
 	// zero for none. Source: spec.sessionAffinity, .sessionAffinityConfig.clientIP.timeoutSeconds.
+	// Several says that other ports of the Service have it, too.
 	Affinity time.Duration
+	Several  bool
 
 	// Cluster is the cluster-wide list; nil also if no frontend uses it, as with a cluster IP
 	// restricted to Local and no other frontend, unless the list stands in for an empty Local (see
@@ -194,7 +196,8 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
 		p.HasSourceRanges == q.HasSourceRanges && p.RangesForNodePort == q.RangesForNodePort &&
 		p.InternalLocal == q.InternalLocal &&
-		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.TargetPort == q.TargetPort &&
+		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.Several == q.Several &&
+		p.TargetPort == q.TargetPort &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
 		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&

@@ -156,6 +156,24 @@ func UpdateChain(number uint32) string {
 	return UpdatePrefix + strconv.FormatUint(uint64(number), 10)
 }
 
+// FollowChain names the chain that sends the clients with an entry to the endpoint in a list that the entry names.
+func FollowChain(number uint32, local bool) string {
+	return followPrefix + LocalInfix(local) + strconv.FormatUint(uint64(number), 10)
+}
+
+const followPrefix = "follow-affinity-"
+
+// AffinityOfChain reads back what UpdateChain and FollowChain wrote.
+func AffinityOfChain(name string) (number uint32, ok bool) {
+	for _, prefix := range []string{UpdatePrefix, followPrefix + LocalInfix(true), followPrefix} {
+		if digits, found := strings.CutPrefix(name, prefix); found {
+			n, err := strconv.ParseUint(digits, 10, 32)
+			return uint32(n), err == nil
+		}
+	}
+	return 0, false
+}
+
 // NumberIn is the number of a member, of a departed endpoint or of an affinity entry.
 func NumberIn(f nft.Family, set, key string) (number uint32, ok bool) {
 	switch {

@@ -50,8 +50,8 @@ func (u Units) OfChain(name string) change.Unit {
 	if number, _, ok := ListOfChain(name); ok {
 		return change.Unit{Name: unitName("list", number)}
 	}
-	if number, err := strconv.ParseUint(strings.TrimPrefix(name, UpdatePrefix), 10, 32); err == nil {
-		return ofAffinity(uint32(number))
+	if number, ok := AffinityOfChain(name); ok {
+		return ofAffinity(number)
 	}
 	switch p, _ := PolicyOfChain(name); {
 	case p.SourceRanges != 0:

@@ -11,7 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A portAffinity is the session affinity of a Service port, with its chains: at most three. Maps per Service
+// A portAffinity is the session affinity of a Service port, with its chains: at most five. Maps per Service
 // port would need no numbers, but 4,000 Services took 7 s: the kernel walks the list of a table's sets for
 // each set that it makes and for each rule that names one.
 type portAffinity struct {
@@ -41,7 +41,8 @@ func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip
 	if p.InternalLocal && !p.Settings.LocalFallback && !p.External() {
 		cluster, joint.Members[0] = nil, nil // no frontend uses this list
 	}
-	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local, Joint: joint}
+	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Several: p.Several, Cluster: cluster, Local: local,
+		Joint: joint}
 	return affinity.New(facts, fr.affinityNumbers(p.ID.Namespace))
 }
 
@@ -133,10 +134,10 @@ func (fr *familyRules) recordMembers(change affinity.Change) {
 }
 
 // declareAffinity adds the chains of a Service port with affinity: one for each policy that its frontends
-// have, and the one that updates entries.
+// have, and those that follow and update entries.
 func (fr *familyRules) declareAffinity(port *portState) {
 	a := &port.affinity
-	a.chains = []*nft.Chain{a.UpdateChain(fr.affinity)}
+	a.chains = append(a.FollowChains(fr.Table.Family), a.UpdateChain(fr.affinity))
 	declared := make(map[string]bool)
 	for _, wanted := range port.frontends {
 		p := claim{port: port, kind: wanted.kind}.serve(wanted.Frontend).policy.Open()

@@ -1,7 +1,10 @@
 package services
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +58,31 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 					len(table.Sets[layout.MembersSet].Map), len(r.families[nft.IP].numbers))
 			}
 		})
+	}
+}
+
+// TestStickyChainsStayWithACapacity: a list that gets longer leaves the chains of its Service port as they are, unless
+// it gets another capacity: the kernel goes through the affinity map for each such chain.
+func TestStickyChainsStayWithACapacity(t *testing.T) {
+	r := NewRuleset(testConfig())
+	chains := func(n int) string {
+		r.Apply(changed(affinePort(1, n)))
+		var text []string
+		for name, chain := range r.Want()[nft.IP].Chains {
+			if strings.Contains(name, "affinity-") {
+				text = append(text, fmt.Sprintln(name, chain.Rules))
+			}
+		}
+		slices.Sort(text)
+		return strings.Join(text, "")
+	}
+	before := chains(1)
+	for n := 2; n <= 70; n++ {
+		after := chains(n)
+		if same := tracker.Capacity(n) == tracker.Capacity(n-1); (after == before) != same {
+			t.Errorf("%d endpoints after %d: the same chains: %v, the same capacity: %v", n, n-1, !same, same)
+		}
+		before = after
 	}
 }
 

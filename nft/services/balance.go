@@ -32,23 +32,6 @@ type balance struct {
 // exactLengths is the length up to which every endpoint is exactly as likely as the others.
 const exactLengths = 16
 
-// capacity is the number of places that the choice among n endpoints reckons with: n or a
-// little more. Lists of one capacity share their chains, so that a list that grows or shrinks
-// by an endpoint mostly keeps its verdict. The kernel takes 10 us for a commit of plain
-// elements, but walks the whole verdict map when a commit adds a verdict (measured: 4 ms at
-// 30,000 Services).
-//
-// Capacities are 1, the multiples of 4 up to 32, and then four for every doubling. Few
-// are better: for each element that comes into a map, the kernel goes through all rules
-// that look something up there (measured: 20 ns for each rule).
-func capacity(n int) int {
-	if n <= 1 {
-		return n
-	}
-	step := max(4, 1<<bits.Len(uint(n-1))/8)
-	return (n + step - 1) / step * step
-}
-
 // name returns the name of the chain that chooses.
 func (b balance) name() string {
 	if b.hash != layout.NoHash {

@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func TestCapacity(t *testing.T) {
 	want := map[int]int{0: 0, 1: 1, 2: 4, 3: 4, 4: 4, 5: 8, 10: 12, 32: 32, 33: 40, 64: 64, 65: 80, 999: 1024, 1001: 1024,
 		1025: 1280, 65535: 65536}
 	for n, c := range want {
-		if got := capacity(n); got != c {
+		if got := tracker.Capacity(n); got != c {
 			t.Errorf("capacity of a list of %d: got %d, want %d", n, got, c)
 		}
 	}
 	for n := 1; n < 5000; n++ {
-		c := capacity(n)
+		c := tracker.Capacity(n)
 		p := balance{capacity: c}
-		if n > c || capacity(c) != c || c-n > max(3, n/4) || c > exactLengths && p.lower().capacity >= n {
+		if n > c || tracker.Capacity(c) != c || c-n > max(3, n/4) || c > exactLengths && p.lower().capacity >= n {
 			t.Errorf("list of %d: capacity %d, below that %d", n, c, p.lower().capacity)
 		}
 	}
@@ -32,7 +33,7 @@ func TestCapacity(t *testing.T) {
 func TestChoiceIsUniform(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 9, 10, 13, 16, 17, 29, 33, 57, 64, 65, 97, 513, 1000, 1025} {
 		d := newDistribution(n)
-		left := d.follow(balance{capacity: capacity(n)}.name(), 1)
+		left := d.follow(balance{capacity: tracker.Capacity(n)}.name(), 1)
 		if left > 0 {
 			t.Errorf("list of %d: %g of the connections come to no endpoint", n, left)
 		}

@@ -180,7 +180,7 @@ func capacityOf(l places, hash layout.Hash) int {
 	if hash != layout.NoHash {
 		return l.len()
 	}
-	return capacity(l.len())
+	return tracker.Capacity(l.len())
 }
 
 // A listWriter writes places into the lists of a table.

@@ -109,12 +109,12 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
 		fr.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
 	}
-	for c := 1; c <= usualLengths; c = capacity(c + 1) {
+	for c := 1; c <= usualLengths; c = tracker.Capacity(c + 1) {
 		fr.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
 		fr.acquire(layout.Policy{Kind: layout.External, Cluster: c})
 		fr.acquire(layout.Policy{Kind: layout.External, NodePort: true, Cluster: c})
 	}
-	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
+	for c := 1; c <= usualLocalLengths; c = tracker.Capacity(c + 1) {
 		fr.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
 		fr.acquireBalance(balance{endpointList{nodePort: true, local: true}, c, layout.NoHash})
 	}

@@ -113,7 +113,7 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 		}
 	}
 	if w.random.IntN(3) == 0 {
-		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
+		p.Affinity, p.Several = time.Duration(1+w.random.IntN(3))*time.Hour, w.random.IntN(2) == 0
 	}
 	if w.random.IntN(3) == 0 {
 		yes := func() bool { return w.random.IntN(2) == 0 }

@@ -202,14 +202,38 @@ func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, t
 	return chain
 }
 
+// FollowChains declares the chains that look for the client's entry, if several ports of the Service have affinity. For
+// each rule that looks something up in an affinity map, the kernel goes through all entries of the map. So what often
+// changes for all ports at once is in other chains: which chain chooses, and whose connections are masqueraded.
+func (p *Port) FollowChains(f nft.Family) (chains []*nft.Chain) {
+	for _, local := range []bool{false, true} {
+		if rules := p.follow(f, local); p.Several && len(rules) > 0 {
+			chains = append(chains, &nft.Chain{Name: layout.FollowChain(p.Number, local), Rules: rules})
+		}
+	}
+	return chains
+}
+
+// follow sends clients with an entry to the endpoint of a list that it names.
+func (p *Port) follow(f nft.Family, local bool) (rules []nft.Rule) {
+	for i := range p.Groups {
+		if g := &p.Groups[i]; g.Local == local {
+			rules = append(rules, nft.Rule{nft.ProtocolIs{Number: p.Protocol},
+				nft.DNATFrom{Key: nft.Numbered(f, g.Number, nft.Source), Map: layout.AffinityMap(g.Number), ToPort: g.Port}})
+		}
+	}
+	return rules
+}
+
 // choose sends the clients that match who to an endpoint of a list: to the one in their entry, or to any.
 func (p *Port) choose(f nft.Family, choices Choices, local bool, who []nft.Stmt) (rules []nft.Rule) {
 	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
-	for i := range p.Groups {
-		if g := &p.Groups[i]; g.Local == local {
-			with(nft.ProtocolIs{Number: p.Protocol},
-				nft.DNATFrom{Key: nft.Numbered(f, g.Number, nft.Source), Map: layout.AffinityMap(g.Number), ToPort: g.Port})
-		}
+	follow := p.follow(f, local)
+	if p.Several && len(follow) > 0 {
+		follow = []nft.Rule{{nft.Jump(layout.FollowChain(p.Number, local))}}
+	}
+	for _, rule := range follow {
+		with(rule...)
 	}
 	choice := choices.Cluster
 	if local {

@@ -16,6 +16,7 @@ import (
 type Facts struct {
 	ID      tracker.PortID
 	Timeout time.Duration
+	Several bool // ports of the Service have it
 	// Cluster and Local are the two endpoint lists, sorted by address. A list that no frontend uses is empty.
 	Cluster, Local []netip.AddrPort
 	// Joint are the two lists instead, if several ports of the Service share them.
@@ -49,6 +50,7 @@ func (j *Joint) MembersSet() (keys []string) {
 type Port struct {
 	Number   uint32 // stands in the names of its chains
 	Protocol uint8
+	Several  bool    // ports of the Service have affinity: see FollowChains
 	Groups   []Group // ordered by list, then port; most Service ports have one
 }
 
@@ -69,7 +71,7 @@ type Group struct {
 // New returns the affinity of a Service port. number gives a number to an identity: always the same one, and
 // no other identity has it at the same time. All numbers that it gives must have one affinity map.
 func New(facts Facts, number func(identity string) uint32) Port {
-	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol)}
+	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol), Several: facts.Several}
 	group := func(local bool, port uint16, members []netip.Addr) Group {
 		g := Group{
 			Family: facts.ID.Family, Namespace: facts.ID.Namespace,
