@@ -25,6 +25,7 @@ type timed struct {
 	mu       sync.Mutex
 	commits  int
 	elements int // the most of one commit
+	lookups  int // as elements: rules that look up an affinity map
 	longest  time.Duration
 }
 
@@ -38,16 +39,17 @@ func (k *timed) Commit(ctx context.Context, batch nft.Batch) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.longest, k.elements = max(k.longest, time.Since(began)), max(k.elements, batch.ElementCount())
+	k.lookups = max(k.lookups, lookups(batch))
 	return err
 }
 
 // measured returns what was measured since the last call, for tests whose loop goes on.
-func (k *timed) measured() (commits, elements int, longest time.Duration) {
+func (k *timed) measured() (commits, elements, lookups int, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	commits, elements, longest = k.commits, k.elements, k.longest
-	k.commits, k.elements, k.longest = 0, 0, 0
-	return commits, elements, longest
+	commits, elements, lookups, longest = k.commits, k.elements, k.lookups, k.longest
+	k.commits, k.elements, k.longest, k.lookups = 0, 0, 0, 0
+	return commits, elements, lookups, longest
 }
 
 // TestLargeDifferenceAtStart starts a loop over the tables of an earlier one, after all endpoints of 2,000 Services

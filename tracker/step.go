@@ -17,6 +17,7 @@ type stepper struct {
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
+	others  int                        // ports from which an endpoint departs, too, when a list with affinity moves
 }
 
 // A listID names the lists of a port by their memory.
@@ -82,7 +83,8 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	ids := [2]listID{have.listID(), want.listID()}
-	if s.movesAlone(have, want, ids) {
+	lookups := affinityWork(have, want)
+	if s.movesAlone(have, want, ids) || have != nil && lookups > 0 && (s.left <= 0 || !s.adds) {
 		return s.port(have, want)
 	}
 	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
@@ -98,7 +100,11 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		s.sharing[ids[0]]--
 		return s.freely(have, nil)
 	case want == nil || first == nil:
+		if have != nil && have.Affinity != 0 {
+			s.others = s.sharing[ids[0]] - 1
+		}
 		next := s.port(have, want)
+		s.others = 0
 		if next != nil && want != nil {
 			s.record(ids, next)
 		}
@@ -112,7 +118,9 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	if have != nil {
 		have = have.withListsOf(first, port)
 	}
+	lookups -= affinityWork(have, target) // what comes with the lists of the first
 	next := s.freely(have, target)
+	s.left -= lookups
 	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
 		return want
 	}
@@ -125,11 +133,13 @@ func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
 	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 || ownLists(have) || ownLists(want) {
 		return true
 	}
-	if have == nil {
+	if have == nil || have.Affinity == 0 && (want == nil || want.Affinity == 0) {
 		return false
 	}
-	return want != nil && (have.Affinity == 0) != (want.Affinity == 0) ||
-		have.Affinity != 0 && have.hasEndpoints() && ids[0] != ids[1] // each port has departed endpoints
+	// Endpoints depart from each port with affinity.
+	return want == nil || (have.Affinity == 0) != (want.Affinity == 0) || have.Settings != want.Settings ||
+		have.hasEndpoints() && (want.hasEndpoints() && have.TargetPort != want.TargetPort ||
+			have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)
 }
 
 // retarget is portOfService for a port whose endpoints get another port: the lists of their port change at once.
@@ -183,6 +193,16 @@ func (s *stepper) counted(p *ServicePort) *ServicePort {
 	q := *p
 	q.Cluster, q.Local, q.ClusterWeights, q.LocalWeights, q.OnNode, q.TargetPort = nil, nil, nil, nil, nil, 0
 	return &q
+}
+
+// writes is writes for a port as it counts, with the endpoints that depart from others, or return there.
+func (s *stepper) writes(have, want *ServicePort) int {
+	n := writes(s.counted(have), s.counted(want))
+	if s.others > 0 && want != nil {
+		gone, come := differingEndpoints(have, want)
+		n += (gone + come) * s.others
+	}
+	return n
 }
 
 // step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
@@ -267,7 +287,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	case have != nil && (s.left <= 0 || !s.adds): // no walk through endpoints: there may be many such ports
 		return s.change(have, want)
 	}
-	work := writes(s.counted(have), s.counted(want)) + affinityWork(have, want)
+	work := s.writes(have, want) + affinityWork(have, want)
 	switch {
 	case work == 0 && (!s.free || have == nil || have.Equal(want)):
 		return want
@@ -288,7 +308,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 func (s *stepper) replace(have, want *ServicePort) *ServicePort {
 	leaving := *have
 	leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
-	bare, size := s.bare(&leaving), writes(s.counted(have), nil)
+	bare, size := s.bare(&leaving), s.writes(have, nil)
 	switch {
 	case size <= s.left || leaving.Equal(bare):
 		s.left -= size
@@ -312,7 +332,7 @@ func (s *stepper) bare(p *ServicePort) *ServicePort {
 
 // change is port for a port that stays.
 func (s *stepper) change(have, want *ServicePort) *ServicePort {
-	to, had, before := want, have, s.counted(have)
+	to, had := want, have
 	switch { // lists without endpoints are of any port
 	case !have.hasEndpoints():
 		have = have.withTargetPort(want.TargetPort)
@@ -356,7 +376,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	if next.Equal(want) || !stays && next.TargetPort != want.TargetPort && next.Equal(to) {
 		is = want
 	}
-	s.left = min(s.left, left-writes(before, s.counted(is))-affinityWork(had, is))
+	s.left = min(s.left, left-s.writes(had, is)-affinityWork(had, is))
 	return is
 }
 
@@ -382,7 +402,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	switch {
 	case stays:
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
+		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others}
 		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
 			each)
 		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
@@ -483,14 +503,14 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 }
 
 // endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few
-// endpoints come for those that leave: a rolling update must not leave a Service without endpoints.
+// endpoints come for those that leave: a rolling update must not leave a Service without endpoints. They come for the
+// last ones that leave in any case.
 func (s *stepper) endpoints(
 	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16, each price,
 ) ([]netip.AddrPort, []uint16) {
 	compare := netip.AddrPort.Compare
 	switch {
-	case haveWeights == nil && wantWeights == nil && s.adds:
-		return move(s, have, want, compare, each), nil
+	case haveWeights == nil && wantWeights == nil:
 	case s.adds && s.left > 0:
 		gone, come := differing(have, want, compare)
 		s.left -= gone*each.goes + come*each.comes
@@ -504,7 +524,7 @@ func (s *stepper) endpoints(
 	}
 	list := move(s, have, want, compare, each)
 	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
-	if replaced.left > 0 && len(common(list, want, compare)) == len(list) {
+	if replaced.left > 0 && (!s.adds || len(list) == 0) && len(common(list, want, compare)) == len(list) {
 		list = move(&replaced, list, want, compare, price{1, 1})
 	}
 	return list, nil
