@@ -368,6 +368,26 @@ func TestFewEndpointsReplaceOthers(t *testing.T) {
 	}
 }
 
+// TestWaitingServicesAreNotWorkedOutAgain: a Service whose namespace waits, and that has nothing to give up, costs nothing
+// at the changes of others.
+func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints(100)))
+	})
+	tr.Charge("shop", time.Hour)
+	must(t, tr.SetSlice(withEndpoints(200)))
+	tr.Take()
+	if n := testing.AllocsPerRun(10, func() { tr.Take() }); n > 10 {
+		t.Errorf("a Take makes %v allocations for a Service that waits", n)
+	}
+	now = now.Add(2 * shareOfTime * time.Hour)
+	if d := tr.Take(); len(d.Changed) != 40 {
+		t.Errorf("%d of 40 ports get their endpoints when the namespace has paid", len(d.Changed))
+	}
+}
+
 // TestSharedListsCountOnce: what ports of a Service share in the tables counts once for them, also with session
 // affinity.
 func TestSharedListsCountOnce(t *testing.T) {
