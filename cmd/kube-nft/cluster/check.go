@@ -55,7 +55,7 @@ go, 1 for no go, and 2 if it could not look.`,
 			return rows.write(cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for pods to start")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to look again, until all nodes are ready or a plan has blocks")
 	return cmd
 }
 

@@ -119,7 +119,7 @@ func linesBefore(content, part []byte) int {
 var twice = regexp.MustCompile(`line (\d+): key (".*") already set in map`)
 
 // add reads one document, which begins after so many lines of the file, and returns its kind, or
-// nothing if it is empty. Of a field that is there twice the last value holds, as in kube-proxy.
+// nothing if it is empty. Of a field that is given twice the last value counts, as in kube-proxy.
 func (d *document) add(file string, part []byte, before int) (kind string, err error) {
 	converted, err := yaml.YAMLToJSONStrict(part)
 	if err != nil {
@@ -127,7 +127,7 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 		matches := twice.FindAllStringSubmatch(err.Error(), -1)
 		for _, match := range matches {
 			line, _ := strconv.Atoi(match[1]) // digits
-			d.ignored = append(d.ignored, fmt.Sprintf("%s: line %d: field %s is there twice; the last one holds", file,
+			d.ignored = append(d.ignored, fmt.Sprintf("%s: line %d: field %s is given twice; kube-nft uses the last value", file,
 				before+line, brief(match[2])))
 		}
 		if converted, err = yaml.YAMLToJSON(part); err != nil || len(matches) == 0 {

@@ -40,13 +40,13 @@ func TestUnknownFields(t *testing.T) {
 			"FILE: clusterCIDR: ignored, there is no such field"},
 		{"hostile name", proxyHead + "\"a\\nb\\e[2J\": 1\n", `FILE: a\nb\x1b[2J: ignored, there is no such field`},
 		{"twice", proxyHead + "oomScoreAdj: 1\noomScoreAdj: -999\n",
-			`FILE: line 4: field "oomScoreAdj" is there twice; the last one holds`},
+			`FILE: line 4: field "oomScoreAdj" is given twice; kube-nft uses the last value`},
 		{"twice in a section", "---\n# comment\n" + proxyHead + "nftables:\n  masqueradeBit: 3\n  masqueradeBit: 14\n",
-			`FILE: line 7: field "masqueradeBit" is there twice; the last one holds`},
+			`FILE: line 7: field "masqueradeBit" is given twice; kube-nft uses the last value`},
 		{"twice in the second document", proxyHead + "---\n" + ownHead + "affinitySize: 1\naffinitySize: 131072\n",
-			`FILE: line 7: field "affinitySize" is there twice; the last one holds`},
+			`FILE: line 7: field "affinitySize" is given twice; kube-nft uses the last value`},
 		{"twice in JSON", `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","oomScoreAdj":1,` + "\n" +
-			`"oomScoreAdj":-999}`, `FILE: line 2: field "oomScoreAdj" is there twice; the last one holds`},
+			`"oomScoreAdj":-999}`, `FILE: line 2: field "oomScoreAdj" is given twice; kube-nft uses the last value`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := mustRead(t, "--config", writeFile(t, tt.text))

@@ -23,25 +23,24 @@ func newApply(reader *config.Reader) *cobra.Command {
 		Use:   "apply",
 		Short: "Put kube-nft's rules in force, then remove kube-proxy's",
 		Long: `apply makes the plan and prints its warnings. Then it runs the daemon with
---takeover=auto until the takeover is done: it waits for a live kube-proxy to end, commits
+--takeover=auto until the takeover is done: it waits for a running kube-proxy to end, commits
 our tables, verifies them and removes what kube-proxy has programmed, in the order that
-migrate plan shows. A journal goes to standard error, with the daemon's warnings.
-It may be interrupted and run again at any time; a second run after a complete one changes
-nothing.
+migrate plan shows. It prints each step on stderr, with the daemon's warnings. You can
+interrupt it and run it again at any time; a second run after a complete one changes nothing.
 
 While it runs, it answers health checks of load balancers as the daemon does, at
 --healthz-bind-address and at the health-check node ports.
 
 It refuses, and changes nothing, if frontends that kube-proxy serves would not be served
-any more: without a Node object of this node's name, with a source that has no Services,
-or if more are missing than may have been deleted meanwhile. --force takes the node over
-all the same.
+any more: without a Node object of this node's name, with a source that has no Service with
+an endpoint, or if more are missing than may have been deleted meanwhile. --force takes the
+node over all the same.
 
 Our tables serve from then on, but only the daemon follows changes: start it before or
 right after, with the same settings. If it is running already, apply uses its settings,
 leaves the tables to it, and removes what kube-proxy has programmed. Connections of
-kube-proxy's IPVS mode go on: apply lets its virtual servers take no new ones, and leaves
-them and the device kube-ipvs0 to the daemon, which removes them when these have ended.`,
+kube-proxy's IPVS mode go on. apply makes its virtual servers refuse new connections. The
+daemon removes them and the device kube-ipvs0 when the connections have ended.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
@@ -58,7 +57,7 @@ them and the device kube-ipvs0 to the daemon, which removes them when these have
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
-	cmd.Flags().BoolVar(&force, "force", false, "take the node over whatever frontends that costs")
+	cmd.Flags().BoolVar(&force, "force", false, "take the node over also if frontends would not be served any more")
 	return cmd
 }
 

@@ -31,9 +31,9 @@ func newPlan(reader *config.Reader) *cobra.Command {
 		Short: "Print what a migration would find, remove and keep; change nothing",
 		Long: `plan prints what kube-proxy and others have programmed on this node, what migrate apply
 would remove and keep, and what an operator should know first. It changes nothing. It uses
-the settings of the daemon if one runs on this node, and flags win over them; without one,
-give it the settings of the daemon. Its last line sums it up. Exit code 1 means that something
-stands in the way, 2 that it could not look at everything: it needs CAP_NET_ADMIN, as root,
+the settings of the daemon that runs on this node, and flags take precedence; without a
+daemon, give it the daemon's settings. Its last line is a summary. It exits 1 if something
+prevents a takeover, and 2 if it could not read everything: it needs CAP_NET_ADMIN, as root,
 and the source.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := form.Check(); err != nil {

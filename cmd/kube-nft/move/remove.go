@@ -23,9 +23,9 @@ func newCleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that kube-nft has programmed on this node",
-		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Connections that are
-under way keep their translation; new ones to Services are not answered any more, unless
-another proxy has rules in place. Stop the daemon first.`,
+		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Established connections
+keep their translation; new ones to Services are not answered any more, unless another proxy
+has rules in place. Stop the daemon first.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return remove(cmd.Context(), timeout, migrate.Rollback{}, cmd.ErrOrStderr())
 		},
@@ -46,18 +46,18 @@ func newRollback() *cobra.Command {
 		Use:   "rollback",
 		Short: "Give the node back to kube-proxy: remove kube-nft's tables without a gap",
 		Long: `rollback removes every trace of kube-nft, so that kube-proxy finds a clean node. To lose
-no connection, stop the daemon, start kube-proxy, and then run this: kube-proxy's rules
-come to lie under ours, which go on serving until rollback removes them.
+no connection, stop the daemon, start kube-proxy, and then run this: our rules come before
+kube-proxy's, and serve until rollback removes them.
 
-Our tables go only if kube-proxy's rules are in place, in each IP family that ours serve. If
-a kube-proxy runs, or with --wait, rollback waits for its rules; otherwise it removes
-nothing when they are missing. kube-nft cleanup removes our tables without a successor.`,
+rollback removes our tables only if kube-proxy's rules are in place, in each IP family that
+ours serve. If a kube-proxy runs, or with --wait, rollback waits for its rules; otherwise it
+removes nothing when they are missing. kube-nft cleanup removes our tables in any case.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return remove(cmd.Context(), timeout, migrate.Rollback{Back: true, Wait: wait}, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false,
-		"wait for kube-proxy's rules though no kube-proxy runs yet, instead of refusing")
+		"wait for kube-proxy's rules also if no kube-proxy runs yet, instead of refusing")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
 	return cmd
 }
