@@ -32,7 +32,7 @@ func TestReadListsByKey(t *testing.T) {
 	lengths := append(slices.Repeat([]int{16}, 500), 0, 1, keysPerRequest-1, keysPerRequest, keysPerRequest+1,
 		2*keysPerRequest, 700)
 	k, table := commitLists(t, lengths...)
-	if err := unix.SetsockoptInt(k.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 212992/2); err != nil {
+	if err := unix.SetsockoptInt(k.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 212992/2); err != nil {
 		t.Fatal(err)
 	}
 	frontends := frontendsOf(table, &nfttest.EndpointSet)
