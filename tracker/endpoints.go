@@ -30,10 +30,10 @@ type gathering struct {
 	ends       []int // of the runs in all, each of which is sorted
 }
 
-// gather returns the endpoints that the slices of a group have for it, sorted and without duplicates; they are valid until
-// the next call. If the group is uniform, their ports are 0. The slices must be in the order of their names: the
-// winner among duplicates must not depend on the order of events. If only is not nil, it returns the endpoints at these
-// addresses, which are sorted.
+// gather returns the endpoints that the slices of a group have for it, sorted and without duplicates; they are valid
+// until the next call. If the group is uniform, their ports are 0. The slices must be in the order of their names: the
+// winner among duplicates must not depend on the order of events. If only is not nil, it returns the endpoints at
+// these addresses, which are sorted.
 func (g *gathering) gather(of *portGroup, p *port, zone string, only []netip.Addr) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
 	for _, part := range of.parts {

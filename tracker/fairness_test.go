@@ -368,8 +368,8 @@ func TestFewEndpointsReplaceOthers(t *testing.T) {
 	}
 }
 
-// TestWaitingServicesAreNotWorkedOutAgain: a Service whose namespace waits, and that has nothing to give up, costs nothing
-// at the changes of others.
+// TestWaitingServicesAreNotWorkedOutAgain: a Service whose namespace waits, and that has nothing to give up, costs
+// nothing at the changes of others.
 func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {
 	now := started
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {

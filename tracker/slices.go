@@ -47,8 +47,8 @@ func (s *slice) serving(p *port) []slicePort {
 	return s.ports[first:last]
 }
 
-// eachServed calls f for each port of a Service that the slice serves, with the indexes of the port and of the first of n
-// ports of the slice that serve it. It skips what only one side has as eachAt does.
+// eachServed calls f for each port of a Service that the slice serves, with the indexes of the port and of the first
+// of n ports of the slice that serve it. It skips what only one side has as eachAt does.
 func (s *slice) eachServed(ports []port, f func(port, first, n int)) {
 	for i, at := 0, 0; i < len(ports) && at < len(s.ports); {
 		p, rest := &ports[i], s.ports[at:]

@@ -198,8 +198,8 @@ func TestEachServed(t *testing.T) {
 	}
 }
 
-// TestManyPortsAndSlices: which slices serve which ports is found in the time that the ports of all slices take together.
-// 1,000 slices of 20 ports take about as long as one of 20,000.
+// TestManyPortsAndSlices: which slices serve which ports is found in the time that the ports of all slices take
+// together. 1,000 slices of 20 ports take about as long as one of 20,000.
 func TestManyPortsAndSlices(t *testing.T) {
 	took := func(parts, each int) time.Duration {
 		tr, e := newTracker(Config{}), &entry{service: &service{}}

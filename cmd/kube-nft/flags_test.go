@@ -166,7 +166,8 @@ func TestExitCodes(t *testing.T) {
 			"kube-nft: unknown flag --hostname-overide, did you mean --hostname-override?; see kube-nft --help\n"},
 		{[]string{"get", "services", "--namspace", "shop"}, exitUsage, "kube-nft: unknown flag --namspace, did you mean " +
 			"--namespace?; see kube-nft get services --help\n"},
-		{[]string{"status", "--nope"}, exitUsage, "kube-nft: unknown flag --nope; see kube-nft status --help\n"}, // not --mode
+		// --mode is a flag of the daemon only.
+		{[]string{"status", "--nope"}, exitUsage, "kube-nft: unknown flag --nope; see kube-nft status --help\n"},
 		{[]string{"migrate"}, exitUsage,
 			"kube-nft: migrate: expected plan, apply or rollback; see kube-nft migrate --help\n"},
 		{[]string{"migrate", "aply"}, exitUsage,
