@@ -71,7 +71,7 @@ func TestGetNothing(t *testing.T) {
 		args, want string
 		code       int
 	}{
-		{"get affinity dns", "no affinity found\n", exitOK}, // the Service has none
+		{"get affinity dns", "no affinity entries found\n", exitOK}, // the Service has none
 		{"get services -n nowhere", "no services found\n", exitOK},
 		{"get services --family 6 web", "kube-nft: no Service web is programmed here for IPv6\n", exitFound},
 		{"get endpoints -n shop nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},

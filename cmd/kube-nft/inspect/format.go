@@ -50,7 +50,11 @@ func writeList[Row any](cmd *cobra.Command, f *output.Form, kind string, columns
 		return f.Write(cmd.OutOrStdout(), output.NewList(kind, rows))
 	}
 	if len(rows) == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", cmd.Name())
+		what := cmd.Name()
+		if what == "affinity" {
+			what = "affinity entries"
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", what)
 		return nil
 	}
 	return writeLines(cmd.OutOrStdout(), tableLines(f, columns, rows))
