@@ -54,7 +54,7 @@ func TestMigratePlanOfAnotherNodeKernel(t *testing.T) {
 	m := &migration{binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", lab.Manifest(lab.Node("node-1", migrationNode(nft.IP)),
 		lab.Node("node-2", netip.MustParseAddr("192.0.2.2"))))
-	const warning = "warning Node node-2: it has the addresses [192.0.2.2], and none of them is on an interface"
+	const warning = "warning Node node-2: none of its addresses, 192.0.2.2, is on an interface of this node"
 	for name, want := range map[string]bool{"node-1": false, "node-2": true} {
 		if text := m.plan(t, "--hostname-override", name); strings.Contains(text, warning) != want {
 			t.Errorf("%s: warned %v, want %v:\n%s", name, !want, want, text)

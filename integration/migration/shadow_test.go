@@ -147,6 +147,10 @@ func TestShadowKernel(t *testing.T) {
 				t.Errorf("status:\n%s", text)
 			}
 			daemon.Stop(t)
+			if text := daemon.Stderr(); !strings.Contains(text, "shadow mode: kube-nft changes nothing") ||
+				strings.Contains(text, "the rules stay") {
+				t.Errorf("the log:\n%s", text)
+			}
 		})
 	}
 }

@@ -122,6 +122,8 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	if d.shadow == nil { // after all checks: a failed start leaves the host as it was
 		tuneConntrack(d.config, d.log)
 		setScore(d.config.OOMScoreAdj, d.log)
+	} else {
+		d.log.Info("shadow mode: kube-nft changes nothing; lines about commits say what it would write")
 	}
 
 	d.working = true
@@ -150,7 +152,11 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	if ctx.Err() == nil {
 		return context.Cause(working)
 	}
-	d.log.Info("ending; the rules stay")
+	if d.shadow == nil {
+		d.log.Info("ending; the rules stay")
+	} else {
+		d.log.Info("ending")
+	}
 	return nil
 }
 

@@ -124,7 +124,7 @@ func (s *survey) nodeChecks(c *config.Config, addrs, local []netip.Addr, serves 
 	if len(addrs) > 0 && !slices.ContainsFunc(addrs, isLocal) {
 		checks = append(checks, migrate.Check{
 			Level: migrate.Warning, About: "Node " + c.NodeName,
-			Found: fmt.Sprintf("it has the addresses %v, and none of them is on an interface of this node", addrs),
+			Found: fmt.Sprintf("none of its addresses, %s, is on an interface of this node", legacy.Some(addrs, 10, ", ")),
 			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count " +
 				"as such", Do: "look whether --hostname-override is this node's name",
 		})
