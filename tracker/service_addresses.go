@@ -56,10 +56,26 @@ func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) 
 	return ip, ok
 }
 
+// mostAddresses is how many external IPs, and how many addresses of a load balancer, a Service is served at. What its
+// ports do changes at all of them in one commit.
+const mostAddresses = CommitElements
+
+// exceeds refuses field, and with it the rest of a list, if the list has mostAddresses addresses already.
+func (p *serviceParser) exceeds(field string, addrs []netip.Addr) bool {
+	if len(addrs) < mostAddresses {
+		return false
+	}
+	p.add(field, "only the first %d addresses are served; use several Services", mostAddresses)
+	return true
+}
+
 // externalIPs reads spec.externalIPs: those that this node allows, sorted and without duplicates.
 func (p *serviceParser) externalIPs() (allowed []netip.Addr) {
 	for i, text := range p.obj.Spec.ExternalIPs {
 		field := fmt.Sprintf("spec.externalIPs[%d]", i)
+		if p.exceeds(field, allowed) {
+			break
+		}
 		ip, ok := p.addr(field, text)
 		switch {
 		case !ok:
@@ -86,6 +102,9 @@ func (p *serviceParser) loadBalancers() (ips, routers []netip.Addr) {
 			continue // a host name only
 		}
 		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
+		if p.exceeds(field, ips) {
+			break
+		}
 		router := p.settings.Router
 		if mode := ingress.IPMode; mode != nil && *mode != corev1.LoadBalancerIPModeVIP {
 			if router = *mode == ipModeRouter; !router {
