@@ -388,6 +388,63 @@ func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {
 	}
 }
 
+// TestManyPortsLoseTheLastEndpointInSteps: when many ports that share their endpoints get the first one or lose the
+// last one, all their frontends change, in steps.
+func TestManyPortsLoseTheLastEndpointInSteps(t *testing.T) {
+	defer func(most, joint int) { mostWork, jointFrom = most, joint }(mostWork, jointFrom)
+	mostWork, jointFrom = 30, 40
+	now := started
+	slice := func(endpoints int) *discoveryv1.EndpointSlice {
+		s := withEndpoints(3)
+		s.Endpoints = s.Endpoints[:endpoints]
+		return s
+	}
+	tr := newStopped(&now, Config{}, nil)
+	must(t, tr.SetService(newService(manyPorts)))
+	must(t, tr.SetSlice(slice(3)))
+	for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+	}
+	for _, endpoints := range []int{0, 3} {
+		must(t, tr.SetSlice(slice(endpoints)))
+		is := make(map[PortID]bool)
+		for steps := 0; len(is) < 40; steps++ {
+			n := 0
+			for id, p := range tr.Take().Changed {
+				if p.hasEndpoints() == (endpoints > 0) && !is[id] {
+					n, is[id] = n+1, true
+				}
+			}
+			if n > mostWork/2+1 || steps > 100 {
+				t.Fatalf("%d of 40 ports, which have two frontends each, get %d endpoints in step %d", n, endpoints, steps)
+			}
+		}
+	}
+}
+
+// TestMostAddresses: of each list of addresses a Service is served at the first thousand, and an event names the next
+// one.
+func TestMostAddresses(t *testing.T) {
+	tr := newTracker(Config{Quota: 1 << 20})
+	service := newService(func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		for i := range mostAddresses + 2 {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("192.0.%d.%d", i/250, 1+i%250))
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+				corev1.LoadBalancerIngress{IP: fmt.Sprintf("203.0.%d.%d", i/250, 1+i%250)})
+		}
+	})
+	err := tr.SetService(service)
+	for _, field := range []string{"spec.externalIPs[1000]", "status.loadBalancer.ingress[1000]"} {
+		if err == nil || strings.Count(err.Error(), field+": only the first 1000 addresses") != 1 {
+			t.Errorf("the error does not name %s: %v", field, err)
+		}
+	}
+	must(t, tr.SetSlice(newSlice("web-1")))
+	if p := only(t, tr.Take()); len(p.ExternalIPs) != mostAddresses || len(p.LoadBalancers) != mostAddresses {
+		t.Errorf("served at %d external IPs and %d addresses of a load balancer", len(p.ExternalIPs), len(p.LoadBalancers))
+	}
+}
+
 // TestSharedListsCountOnce: what ports of a Service share in the tables counts once for them, also with session
 // affinity.
 func TestSharedListsCountOnce(t *testing.T) {

@@ -83,8 +83,8 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	ids := [2]listID{have.listID(), want.listID()}
-	lookups := affinityWork(have, want)
-	if s.movesAlone(have, want, ids) || have != nil && lookups > 0 && (s.left <= 0 || !s.adds) {
+	work := workBesideLists(have, want)
+	if s.movesAlone(have, want, ids) || have != nil && work > 0 && (s.left <= 0 || !s.adds) {
 		return s.port(have, want)
 	}
 	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
@@ -118,9 +118,9 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	if have != nil {
 		have = have.withListsOf(first, port)
 	}
-	lookups -= affinityWork(have, target) // what comes with the lists of the first
+	work -= workBesideLists(have, target) // what comes with the lists of the first
 	next := s.freely(have, target)
-	s.left -= lookups
+	s.left -= work
 	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
 		return want
 	}

@@ -167,6 +167,17 @@ func Capacity(n int) int {
 	return (n + step - 1) / step * step
 }
 
+// workBesideLists is what a port takes that gets, or gives up, its endpoints with others which share them: its
+// frontends lead elsewhere when it gets the first endpoint or gives up the last one. Either may be nil.
+func workBesideLists(have, want *ServicePort) int {
+	n := affinityWork(have, want)
+	if have != nil && want != nil && ((len(have.Cluster) == 0) != (len(want.Cluster) == 0) ||
+		(len(have.Local) == 0) != (len(want.Local) == 0)) {
+		n += want.Frontends()
+	}
+	return n
+}
+
 // affinityWork is the work of rules that look for a client's affinity entry. For each the kernel goes through all
 // entries of the affinity map: up to 20 ms for a port. They change with the ports of the endpoints, and come with the
 // first endpoint. If a Service has one port, they are in one chain with the rule that chooses an endpoint, which
