@@ -101,6 +101,9 @@ func movingHost(host, family int) netip.Addr {
 // movingNodePort is the node port of the first moving Service.
 const movingNodePort = 30080
 
+// movingSecondPort is a port without endpoints of the Service with session affinity.
+const movingSecondPort = 81
+
 // manifest returns the objects of a state, and a Service with the given name: when it is in
 // the kernel, all of them have been read.
 func (s movingState) manifest(tick string) string {
@@ -139,7 +142,7 @@ func (s movingState) programmed(t *testing.T, client *kernel.Client) bool {
 	}
 	for family, f := range nft.Families {
 		for _, frontend := range readback.New(tables[f]).Frontends() {
-			if !slices.Contains(moving, frontend.Name.Name) {
+			if !slices.Contains(moving, frontend.Name.Name) || frontend.Port == movingSecondPort {
 				continue
 			}
 			want := s.hosts(frontend.Name.Name)
@@ -165,6 +168,9 @@ func movingService(i int) *corev1.Service {
 	}
 	if moving[i] == "affine" {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		// With a second port, chains of their own look up entries. Random worlds have Services with one port.
+		s.Spec.Ports = append(s.Spec.Ports,
+			corev1.ServicePort{Name: "second", Port: movingSecondPort, Protocol: s.Spec.Ports[0].Protocol})
 	}
 	return s
 }

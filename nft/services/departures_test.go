@@ -128,11 +128,15 @@ func TestEndpointsThatLeftWhileStopped(t *testing.T) {
 // endpoint that follows no entry, as one that was under way at the commit, makes no entry.
 func TestDepartedPackets(t *testing.T) {
 	for _, both := range []bool{false, true} {
-		t.Run(fmt.Sprintf("both lists %v", both), func(t *testing.T) { testDepartedPackets(t, both) })
+		for _, several := range []bool{false, true} {
+			t.Run(fmt.Sprintf("both lists %v, several ports %v", both, several), func(t *testing.T) {
+				testDepartedPackets(t, both, several)
+			})
+		}
 	}
 }
 
-func testDepartedPackets(t *testing.T, both bool) {
+func testDepartedPackets(t *testing.T, both, several bool) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	p := countingPort()
@@ -147,7 +151,7 @@ func testDepartedPackets(t *testing.T, both bool) {
 		defer conn.Close()
 		receivers = append(receivers, conn)
 	}
-	p.Serving, p.HasEndpoints, p.Affinity = p.Cluster, true, time.Hour
+	p.Serving, p.HasEndpoints, p.Affinity, p.Several = p.Cluster, true, time.Hour, several
 	if both {
 		p.Local, p.NodePort, p.ExternalLocal = p.Cluster, 30080, true
 	}
