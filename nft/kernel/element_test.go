@@ -146,3 +146,50 @@ func TestElementsThatExpire(t *testing.T) {
 		}
 	}
 }
+
+// TestElementsDuringFloodInKernel reads a map while thousands of clients come each second: it has all elements of
+// before.
+func TestElementsDuringFloodInKernel(t *testing.T) {
+	lab.New(t)
+	k, other := lab.Open(t, Open), lab.Open(t, Open)
+	set := &nft.Set{Name: "affinity-0", Key: nft.NumberedFields(nft.IP), Data: []nft.Field{nft.FieldAddr}, Dynamic: true,
+		Size: 262144}
+	const before = 20_000
+	add := func(k *Client, first, n int) {
+		op := nft.Op{Verb: nft.Add, Family: nft.IP, Set: set}
+		for _, client := range lab.Addresses(lab.After(netip.MustParseAddr("20.0.0.0"), first), n) {
+			op.Elements = append(op.Elements, nft.KeyedElement{Key: nft.NumberedKey(nft.IP, 2, client), Element: nft.Element{
+				Data: nft.AddrKey(client), Life: &nft.Life{Timeout: time.Hour, Expires: time.Hour}}})
+		}
+		commit(t, k, nft.Batch{Ops: []nft.Op{op}})
+	}
+	commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
+		{Verb: nft.Add, Family: nft.IP, Set: set}}})
+	add(k, 0, before)
+	stop, done := make(chan bool), make(chan bool)
+	go func() {
+		defer close(done)
+		for i := range 5000 {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				add(other, before+i*30, 30)
+			}
+		}
+	}()
+	for range 4 {
+		got, err := k.Elements(t.Context(), nft.IP, set)
+		missing := 0
+		for _, client := range lab.Addresses(netip.MustParseAddr("20.0.0.0"), before) {
+			if _, found := got[nft.NumberedKey(nft.IP, 2, client)]; !found {
+				missing++
+			}
+		}
+		if err != nil || missing > 0 {
+			t.Errorf("%d elements, %d of the first %d are missing: %v", len(got), missing, before, err)
+		}
+	}
+	close(stop)
+	<-done
+}

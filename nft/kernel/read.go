@@ -20,6 +20,9 @@ import (
 // maxReads is how often a read is tried while others change nf_tables.
 const maxReads = 16
 
+// maxDynamicReads is how often a set that packets change is read.
+const maxDynamicReads = 3
+
 // Read returns our tables as the kernel holds them, and their generation. A table that does not
 // exist is missing. Read leaves out the elements of dynamic sets; Elements reads them. What
 // kube-nft never writes equals nothing that it would write: a foreign set has an empty Key, a rule
@@ -63,19 +66,28 @@ func (k *Client) ReadUnless(ctx context.Context,
 
 // Elements returns what a set holds at this moment, with the ages of elements that expire. A dynamic
 // set may list one twice. As packets change it all the time, it does not matter if another program commits
-// meanwhile.
+// meanwhile; and if it changes during each of maxDynamicReads dumps, Elements returns what any of them has: an element
+// that packets have moved may be missing in one.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	var before map[string]bool
+	reads := 0
 	err = k.retry(ctx, func() error {
 		d := wire.NewElementDecoder(f, s)
 		err := k.dumpElements(ctx, f, nft.TableName, s.Name, d)
 		if s.Dynamic && errors.Is(err, unix.EINTR) {
 			err = nil
 		}
-		if err == nil && len(d.Repeated) > 0 && (!s.Dynamic || !maps.Equal(before, d.Repeated)) {
+		reads++
+		steady := s.Dynamic && (reads == maxDynamicReads || maps.Equal(before, d.Repeated))
+		if err == nil && len(d.Repeated) > 0 && !steady {
 			err = unix.EINTR // see checkCount; it does not repeat the same elements in the next dump
 		}
-		before, elements = d.Repeated, d.Elements()
+		before = d.Repeated
+		if elements == nil || !s.Dynamic {
+			elements = d.Elements()
+		} else {
+			maps.Copy(elements, d.Elements())
+		}
 		return err
 	})
 	if err != nil {
