@@ -421,6 +421,118 @@ func TestManyPortsLoseTheLastEndpointInSteps(t *testing.T) {
 	}
 }
 
+// TestAllEndpointsLeaveWhateverWaits: endpoints that leave, or get another port, are gone after a few steps, also while
+// the namespace waits; then other endpoints are there, whatever else of the Service waits.
+func TestAllEndpointsLeaveWhateverWaits(t *testing.T) {
+	sticky := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	none := func(*corev1.Service) {}
+	for _, tt := range []struct {
+		name       string
+		base, edit func(*corev1.Service)
+		target     int32 // of the endpoints that come
+		steps      int
+	}{
+		{"a rollout", none, none, 8080, 5},
+		{"a rollout, sticky", sticky, none, 8080, 50},
+		{"an annotation", none, annotated("ping", "true"), 8080, 50},
+		{"an annotation, sticky", sticky, annotated("ping", "true"), 8080, 50},
+		{"a policy", none, internalLocal, 8080, 50},
+		{"target ports", none, none, 9090, 50},
+		{"target ports, sticky", sticky, none, 9090, 50},
+	} {
+		now := started
+		tr := newStopped(&now, Config{}, nil)
+		must(t, tr.SetService(newService(manyPorts, tt.base)))
+		must(t, tr.SetSlice(withEndpoints(100)))
+		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+		}
+		tr.Charge("shop", time.Minute)
+		must(t, tr.SetService(newService(manyPorts, tt.base, tt.edit)))
+		slice := withEndpoints(100)
+		for i := range slice.Endpoints {
+			slice.Endpoints[i] = newEndpoint(fmt.Sprintf("10.1.0.%d node=node-a", 1+i))
+		}
+		for i := range slice.Ports {
+			slice.Ports[i].Port = &tt.target
+		}
+		must(t, tr.SetSlice(slice))
+		steps := 0
+		for d := tr.Take(); !d.Due.IsZero() && !d.Due.After(now); d = tr.Take() {
+			if steps++; steps > tt.steps {
+				t.Fatalf("%s: the old endpoints are there after %d steps", tt.name, steps)
+			}
+		}
+		for _, p := range tr.entries[objectName{"shop", "web"}].out {
+			list := p.Endpoints(slices.Concat(p.Cluster, p.Local))
+			if len(list) == 0 && tt.target == 8080 {
+				t.Errorf("%s: port %s has no endpoint", tt.name, p.ID.Port)
+			}
+			for _, ep := range list {
+				if ep.Addr().As4()[1] != 1 {
+					t.Fatalf("%s: port %s still has %v", tt.name, p.ID.Port, ep)
+				}
+			}
+		}
+	}
+}
+
+// TestSharedEndpointsAllLeaveInFewSteps: ports that share their endpoints lose all of them together.
+func TestSharedEndpointsAllLeaveInFewSteps(t *testing.T) {
+	for most, edit := range map[int]func(*corev1.Service){
+		5:  func(*corev1.Service) {},
+		60: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+	} {
+		for _, owing := range []bool{false, true} {
+			now, steps := started, 0
+			tr := newStopped(&now, Config{}, nil)
+			must(t, tr.SetService(newService(manyPorts, edit)))
+			must(t, tr.SetSlice(withEndpoints(900)))
+			for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+			}
+			must(t, tr.SetSlice(withEndpoints(0)))
+			if owing {
+				tr.Charge("shop", time.Minute)
+			}
+			for d := tr.Take(); !d.Due.IsZero() && !d.Due.After(now); d = tr.Take() {
+				if steps++; steps > most {
+					t.Fatalf("owing %v: 900 endpoints have not left 40 ports after %d steps", owing, steps)
+				}
+			}
+		}
+	}
+}
+
+// TestPolicyComesWithItsList: a port whose policy becomes Local always has an endpoint, however long its lists are.
+func TestPolicyComesWithItsList(t *testing.T) {
+	for _, n := range []int{600, 1200} {
+		now := started
+		edits := []func(*corev1.Service){func(s *corev1.Service) {
+			if n == 600 {
+				s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			}
+		}}
+		tr := newStopped(&now, Config{}, nil)
+		slice := newSlice("web-1")
+		for i := range n {
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+		}
+		slice.Endpoints[n/2].NodeName = new("node-a")
+		must(t, tr.SetService(newService(edits...)))
+		must(t, tr.SetSlice(slice))
+		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+		}
+		must(t, tr.SetService(newService(append(edits, internalLocal)...)))
+		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+			for _, p := range d.Changed {
+				if p.InternalLocal && len(p.Local) == 0 || !p.InternalLocal && len(p.Cluster) == 0 {
+					t.Errorf("%d endpoints: the policy Local is %v, with %d and %d endpoints", n, p.InternalLocal, len(p.Cluster),
+						len(p.Local))
+				}
+			}
+		}
+	}
+}
+
 // TestMostAddresses: of each list of addresses a Service is served at the first thousand, and an event names the next
 // one.
 func TestMostAddresses(t *testing.T) {

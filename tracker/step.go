@@ -83,17 +83,27 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	ids := [2]listID{have.listID(), want.listID()}
-	work := workBesideLists(have, want)
-	if s.movesAlone(have, want, ids) || have != nil && work > 0 && (s.left <= 0 || !s.adds) {
-		return s.port(have, want)
-	}
-	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
-		s.left > 0 {
-		return s.retarget(have, want, ids)
-	}
 	first := s.moved[ids]
 	if first == nil && s.stand[ids[1]] > 0 {
 		first = want
+	}
+	target := want // with the lists of the first, if that is known
+	if first != nil && want != nil {
+		port := want.TargetPort
+		if have != nil && port == 0 {
+			port = have.TargetPort
+		}
+		target = want.withListsOf(first, port)
+	}
+	work := workBesideLists(have, target)
+	retargets := have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() &&
+		want.hasEndpoints()
+	switch {
+	case s.movesAlone(have, want, ids) ||
+		have != nil && ((work > 0 || retargets) && s.left <= 0 || !s.adds && affinityWork(have, target) > 0):
+		return s.port(have, want)
+	case retargets:
+		return s.retarget(have, want, ids)
 	}
 	switch {
 	case want == nil && s.sharing[ids[0]] > 1: // the endpoints go with the last port
@@ -110,17 +120,15 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		return next
 	}
-	port := want.TargetPort
-	if have != nil && port == 0 {
-		port = have.TargetPort
-	}
-	target := want.withListsOf(first, port)
+	had := have
 	if have != nil {
-		have = have.withListsOf(first, port)
+		have = have.withListsOf(first, target.TargetPort)
 	}
 	work -= workBesideLists(have, target) // what comes with the lists of the first
 	next := s.freely(have, target)
-	s.left -= work
+	if had == nil || next == nil || !next.Equal(had) { // a port that has to wait costs nothing
+		s.left -= work
+	}
 	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
 		return want
 	}
@@ -318,7 +326,7 @@ func (s *stepper) replace(have, want *ServicePort) *ServicePort {
 	}
 	removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
 	next := removing.change(&leaving, bare)
-	s.left = removing.left
+	s.left = min(removing.left, 0) // what is left of the port goes with the next step
 	return next
 }
 
@@ -387,8 +395,8 @@ func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
 	if p.InternalLocal != want.InternalLocal || p.ExternalLocal != want.ExternalLocal || p.Settings != want.Settings {
 		cluster, local = want.Serving, want.Serving
 	}
-	return slices.Equal(p.LeftOut, want.LeftOut) && within(p.Cluster, cluster) && within(p.Local, local) &&
-		within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
+	return p.TargetPort == want.TargetPort && slices.Equal(p.LeftOut, want.LeftOut) && within(p.Cluster, cluster) &&
+		within(p.Local, local) && within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
 }
 
 // within reports whether a sorted list has all of another one.
@@ -407,9 +415,8 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 			each)
 		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
 	default: // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
-		compare := netip.AddrPort.Compare
-		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, to.Serving, compare)
-		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, to.Serving, compare)
+		next.Cluster, next.ClusterWeights = remaining(have.Cluster, have.ClusterWeights, to)
+		next.Local, next.LocalWeights = remaining(have.Local, have.LocalWeights, to)
 	}
 	next.OnNode = hairpins(next, have, to)
 	next.ExternalLocal = next.ExternalLocal && next.External()
@@ -425,6 +432,21 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
 		next.Serving = inMemory(slices.Compact(next.Serving), have.Serving)
 	}
+}
+
+// remaining returns what is left of a list of a port that waits for another policy or setting: a few other endpoints,
+// if all of its own have left.
+func remaining(have []netip.AddrPort, haveWeights []uint16, to *ServicePort) ([]netip.AddrPort, []uint16) {
+	list, weights := commonWeighted(have, haveWeights, to.Serving, netip.AddrPort.Compare)
+	if len(list) > 0 || len(have) == 0 {
+		return list, weights
+	}
+	list, weights = to.Cluster, to.ClusterWeights
+	if len(list) == 0 {
+		list, weights = to.Local, to.LocalWeights
+	}
+	n := min(replacements, len(list))
+	return list[:n:n], weights[:min(n, len(weights)):min(n, len(weights))]
 }
 
 // hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the
@@ -524,6 +546,9 @@ func (s *stepper) endpoints(
 	}
 	list := move(s, have, want, compare, each)
 	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
+	if s.adds && len(list) == 0 { // a policy may lead clients to this list from now on
+		replaced.left = replacements
+	}
 	if replaced.left > 0 && (!s.adds || len(list) == 0) && len(common(list, want, compare)) == len(list) {
 		list = move(&replaced, list, want, compare, price{1, 1})
 	}
