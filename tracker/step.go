@@ -111,7 +111,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		return s.freely(have, nil)
 	case want == nil || first == nil:
 		if have != nil && have.Affinity != 0 {
-			s.others = s.sharing[ids[0]] - 1
+			s.others = max(s.sharing[ids[0]], s.sharing[ids[1]]) - 1
 		}
 		next := s.port(have, want)
 		s.others = 0
@@ -410,7 +410,8 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	switch {
 	case stays:
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others}
+		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others,
+			hash: to.hashes()}
 		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
 			each)
 		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
@@ -438,7 +439,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 // if all of its own have left.
 func remaining(have []netip.AddrPort, haveWeights []uint16, to *ServicePort) ([]netip.AddrPort, []uint16) {
 	list, weights := commonWeighted(have, haveWeights, to.Serving, netip.AddrPort.Compare)
-	if len(list) > 0 || len(have) == 0 {
+	if len(list) > 0 || len(have) == 0 || to.hashes() { // a slot table is too much for a few endpoints
 		return list, weights
 	}
 	list, weights = to.Cluster, to.ClusterWeights
@@ -546,11 +547,11 @@ func (s *stepper) endpoints(
 	}
 	list := move(s, have, want, compare, each)
 	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
-	if s.adds && len(list) == 0 { // a policy may lead clients to this list from now on
-		replaced.left = replacements
+	if s.adds && len(list) == 0 && !each.hash { // a policy may lead clients to this list from now on
+		replaced.left = max(1, replacements/each.comes)
 	}
 	if replaced.left > 0 && (!s.adds || len(list) == 0) && len(common(list, want, compare)) == len(list) {
-		list = move(&replaced, list, want, compare, price{1, 1})
+		list = move(&replaced, list, want, compare, price{comes: 1, goes: 1})
 	}
 	return list, nil
 }

@@ -61,8 +61,11 @@ func differingEndpoints(have, want *ServicePort) (gone, come int) {
 	return gone + goneHere, come + comeHere
 }
 
-// A price is how many elements one endpoint or address more or less takes.
-type price struct{ comes, goes int }
+// A price is how many elements one endpoint or address more or less takes, and whether slots are among them.
+type price struct {
+	comes, goes int
+	hash        bool
+}
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
@@ -72,7 +75,7 @@ func (p *ServicePort) size() int {
 // each is the price of an endpoint: in each list, in the set of hairpin connections, among the endpoints that affinity
 // entries may name and those that have departed.
 func (p *ServicePort) each() (each price) {
-	each = price{1, 1}
+	each = price{comes: 1, goes: 1}
 	switch longest := max(len(p.Cluster), len(p.Local)); {
 	case longest == 0:
 	case p.hashes():
@@ -81,7 +84,7 @@ func (p *ServicePort) each() (each price) {
 		}
 	case p.ClusterWeights != nil || p.LocalWeights != nil:
 		places := maglev.PlacesEach(longest)
-		each = price{places, places}
+		each = price{comes: places, goes: places}
 	}
 	lists, others := p.lists(), 0
 	if p.Affinity != 0 {
@@ -90,7 +93,7 @@ func (p *ServicePort) each() (each price) {
 	if len(p.OnNode) > 0 {
 		others++
 	}
-	return price{each.comes*lists + others, each.goes*lists + others}
+	return price{comes: each.comes*lists + others, goes: each.goes*lists + others}
 }
 
 // eachFrontend returns how many elements a frontend takes.
