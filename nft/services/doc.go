@@ -68,13 +68,14 @@
 //
 // A Service port with session affinity has a number N and a few chains: one for its cluster IP (cluster-affinity-N),
 // one for its other frontends (external-affinity-N) and update-affinity-N. The first two look for the client's entry
-// before they pick an endpoint; the last makes the entry or refreshes it, when the destination has been translated. If
-// several ports of the Service have session affinity, the first two jump to follow-affinity-N or, for the list of this
-// node, follow-affinity-local-N, which look for the entry: the kernel goes through all entries of a map for each new
-// rule that looks something up there, and the other chains change more often. Each group of endpoints with the same port, of the cluster-wide list or of the one of this
-// node, has a number G. Entries are elements (G . client : endpoint) of the maps affinity-0 to affinity-63, which
-// packets fill. In the IPv6 table G stands in place of bits 64 to 95 of the client. Where both lists have a group with
-// one port, the endpoints that entries may name are elements (G . endpoint) of the set members.
+// before they pick an endpoint; the last makes the entry or refreshes it, when the destination has been translated.
+// If several ports of the Service have session affinity, the first two jump to follow-affinity-N or, for the list of
+// this node, follow-affinity-local-N, which look for the entry: the kernel goes through all entries of a map for each
+// new rule that looks something up there, and the other chains change more often. Each group of endpoints with the
+// same port, of the cluster-wide list or of the one of this node, has a number G. Entries are elements (G . client :
+// endpoint) of the maps affinity-0 to affinity-63, which packets fill. In the IPv6 table G stands in place of bits 64
+// to 95 of the client. Where both lists have a group with one port, the endpoints that entries may name are elements
+// (G . endpoint) of the set members.
 //
 // The commit that takes an endpoint out of its list adds (G . endpoint) to the set departed: a connection there is
 // dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinityentries);
