@@ -402,8 +402,7 @@ func TestManyPortsLoseTheLastEndpointInSteps(t *testing.T) {
 	tr := newStopped(&now, Config{}, nil)
 	must(t, tr.SetService(newService(manyPorts)))
 	must(t, tr.SetSlice(slice(3)))
-	for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
-	}
+	settle(tr)
 	for _, endpoints := range []int{0, 3} {
 		must(t, tr.SetSlice(slice(endpoints)))
 		is := make(map[PortID]bool)
@@ -444,8 +443,7 @@ func TestAllEndpointsLeaveWhateverWaits(t *testing.T) {
 		tr := newStopped(&now, Config{}, nil)
 		must(t, tr.SetService(newService(manyPorts, tt.base)))
 		must(t, tr.SetSlice(withEndpoints(100)))
-		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
-		}
+		settle(tr)
 		tr.Charge("shop", time.Minute)
 		must(t, tr.SetService(newService(manyPorts, tt.base, tt.edit)))
 		slice := withEndpoints(100)
@@ -487,8 +485,7 @@ func TestSharedEndpointsAllLeaveInFewSteps(t *testing.T) {
 			tr := newStopped(&now, Config{}, nil)
 			must(t, tr.SetService(newService(manyPorts, edit)))
 			must(t, tr.SetSlice(withEndpoints(900)))
-			for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
-			}
+			settle(tr)
 			must(t, tr.SetSlice(withEndpoints(0)))
 			if owing {
 				tr.Charge("shop", time.Minute)
@@ -519,8 +516,7 @@ func TestPolicyComesWithItsList(t *testing.T) {
 		slice.Endpoints[n/2].NodeName = new("node-a")
 		must(t, tr.SetService(newService(edits...)))
 		must(t, tr.SetSlice(slice))
-		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
-		}
+		settle(tr)
 		must(t, tr.SetService(newService(append(edits, internalLocal)...)))
 		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
 			for _, p := range d.Changed {
@@ -604,7 +600,13 @@ func manyPorts(s *corev1.Service) {
 	}
 }
 
-// withEndpoints returns a slice that has 100 endpoints for each port of a Service with manyPorts.
+// settle takes until nothing is left.
+func settle(tr *Tracker) {
+	for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+	}
+}
+
+// withEndpoints returns a slice that has so many endpoints for each port of a Service with manyPorts.
 func withEndpoints(endpoints int) *discoveryv1.EndpointSlice {
 	s := newSlice("web-1")
 	s.Ports = nil

@@ -447,7 +447,10 @@ func remaining(have []netip.AddrPort, haveWeights []uint16, to *ServicePort) ([]
 		list, weights = to.Local, to.LocalWeights
 	}
 	n := min(replacements, len(list))
-	return list[:n:n], weights[:min(n, len(weights)):min(n, len(weights))]
+	if weights != nil {
+		weights = weights[:n:n]
+	}
+	return list[:n:n], weights
 }
 
 // hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the

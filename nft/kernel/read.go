@@ -20,7 +20,7 @@ import (
 // maxReads is how often a read is tried while others change nf_tables.
 const maxReads = 16
 
-// maxDynamicReads is how often a set that packets change is read.
+// maxDynamicReads is how often Elements reads a set that packets change.
 const maxDynamicReads = 3
 
 // Read returns our tables as the kernel holds them, and their generation. A table that does not
@@ -78,8 +78,8 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 			err = nil
 		}
 		reads++
-		steady := s.Dynamic && (reads == maxDynamicReads || maps.Equal(before, d.Repeated))
-		if err == nil && len(d.Repeated) > 0 && !steady {
+		enough := s.Dynamic && (reads == maxDynamicReads || maps.Equal(before, d.Repeated))
+		if err == nil && len(d.Repeated) > 0 && !enough {
 			err = unix.EINTR // see checkCount; it does not repeat the same elements in the next dump
 		}
 		before = d.Repeated
