@@ -123,8 +123,9 @@ func TestTakeoverKernel(t *testing.T) {
 	if _, _, err := steps.First(t.Context(), missing.Want(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if verified, err := steps.Verify(t.Context(), missing.Want()); verified || err == nil {
-		t.Error("verified before our tables are there")
+	if verified, err := steps.Verify(t.Context(), missing.Want()); verified || err == nil ||
+		!strings.HasPrefix(err.Error(), "verify: ") {
+		t.Errorf("before our tables are there: verified %t, %v", verified, err)
 	}
 	want := commitTables(t, client)
 	for i, first := range []bool{true, false} {
@@ -137,7 +138,7 @@ func TestTakeoverKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := []string{
-		(*journal)[0], "verify: begins", (*journal)[2],
+		(*journal)[0], "verify: begins", // which fails
 		"verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
 		"wait for packets in flight: begins", "wait for packets in flight: done: no packet is between two hooks any more",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
@@ -150,10 +151,8 @@ func TestTakeoverKernel(t *testing.T) {
 	if diff := cmp.Diff(lines, *journal); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
 	}
-	for what, begin := range map[int]string{0: "compare: done: ", 2: "verify: failed: "} {
-		if line := (*journal)[what]; !strings.HasPrefix(line, begin) {
-			t.Errorf("line %d of the journal: %q, want %q", what, line, begin)
-		}
+	if line, begin := (*journal)[0], "compare: done: "; !strings.HasPrefix(line, begin) {
+		t.Errorf("the journal begins with %q, want %q", line, begin)
 	}
 	steps, _ = takeover(t, client)
 	if needed, running, err := steps.Begin(t.Context()); needed || running || err != nil {

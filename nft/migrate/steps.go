@@ -13,11 +13,12 @@ import (
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// An Entry of a migration's journal says that a step begins, what it waits for, or how it ended.
+// An Entry of a migration's journal says that a step begins, what it waits for, or what it has done. A step that fails
+// has no further entry: its error ends the command, which prints it.
 type Entry struct {
 	Step  string
 	Event Event
-	Text  string // what was done, what it waits for, or why it failed; empty when a step begins
+	Text  string // what was done, or what it waits for; empty when a step begins
 }
 
 // An Event is what an Entry is about.
@@ -28,7 +29,6 @@ const (
 	Begins Event = "begins"
 	Waits  Event = "waits"
 	Done   Event = "done"
-	Failed Event = "failed"
 )
 
 // String returns the entry as a line for an operator.
@@ -57,13 +57,12 @@ type step struct {
 	do   func(context.Context) (done string, err error)
 }
 
-// perform does steps in order, with a journal.
+// perform does steps in order, with a journal. Its error names the step.
 func perform(ctx context.Context, journal func(Entry), steps []step) error {
 	for _, s := range steps {
 		journal(Entry{Step: s.name, Event: Begins})
 		done, err := s.do(ctx)
 		if err != nil {
-			journal(Entry{Step: s.name, Event: Failed, Text: err.Error()})
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		journal(Entry{Step: s.name, Event: Done, Text: done})

@@ -56,7 +56,6 @@ func Apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 // failed ends the daemon if the first commit fails.
 func (a *apply) failed(t *takeover, err error) {
 	if !t.over {
-		a.record(migrate.Entry{Step: "commit", Event: migrate.Failed, Text: err.Error()})
 		a.end(fmt.Errorf("commit: %w", err))
 	}
 }
