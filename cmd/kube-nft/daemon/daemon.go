@@ -143,7 +143,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 		group.Go(func() error { return followConfig(working, reader, d.config, d.log) })
 	}
 	<-working.Done()
-	d.turn.End(d.written)
+	d.turn.End(d.written, d.log)
 	stop()
 	select {
 	case <-served:

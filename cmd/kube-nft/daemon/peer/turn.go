@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -77,7 +78,7 @@ func (t *Turn) open(role Role, answers *Answers, log *zap.Logger) {
 // End gives up the lock as soon as written is closed: then this process does not write to the kernel any more. If
 // another daemon waits for the lock, End returns when that one is ready. While a commit is under way End does not
 // wait for long: the lock ends with the process.
-func (t *Turn) End(written <-chan struct{}) {
+func (t *Turn) End(written <-chan struct{}, log *zap.Logger) {
 	<-t.Begun
 	select {
 	case <-written:
@@ -90,18 +91,24 @@ func (t *Turn) End(written <-chan struct{}) {
 		t.lock.Release() // a socket that does not close ends with the process
 	}
 	if followed {
-		awaitNext()
+		awaitNext(log)
 	}
 }
 
-// awaitNext waits until the daemon that programs now is ready.
-func awaitNext() {
+// awaitNext waits until the daemon that programs now is ready. It warns if that takes too long.
+func awaitNext(log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), overlap)
 	defer cancel()
+	missing := "its answer at the socket for commands"
 	for retry.Pause(ctx, lockInterval) {
 		next, err := ask[Status](ctx, Programs, pathStatus, patience, func(net.Conn) {})
-		if err == nil && next.Ready {
+		switch {
+		case err == nil && next.Ready:
 			return
+		case err == nil:
+			missing = cmp.Or(next.WaitingFor, "its first commit")
 		}
 	}
+	log.Warn("the next kube-nft is not ready, and this one ends: health checks have no answer until it is",
+		zap.Duration("waited", overlap), zap.String("missing", missing))
 }

@@ -61,7 +61,7 @@ func TestDaemonsTakeTurns(t *testing.T) {
 		}
 	})
 	close(written)
-	do(func() { first.End(written) })
+	do(func() { first.End(written, zap.NewNop()) })
 	<-begun
 	do(func() {
 		checkStatus(t, Programs, "second")
@@ -74,7 +74,7 @@ func TestDaemonsTakeTurns(t *testing.T) {
 		t.Errorf("log %v", logs.All())
 	}
 	do(func() {
-		second.End(written)
+		second.End(written, zap.NewNop())
 		checkStatus(t, Programs, "")
 		if Running(t.Context()) {
 			t.Error("a daemon runs")
@@ -94,7 +94,7 @@ func TestTurnEndsWhenNothingIsWritten(t *testing.T) {
 		if !busy {
 			close(written)
 		}
-		turn.End(written)
+		turn.End(written, zap.NewNop())
 		if kernel.Locked() != busy {
 			t.Errorf("a commit is under way: %v; locked: %v", busy, !busy)
 		}
@@ -102,5 +102,39 @@ func TestTurnEndsWhenNothingIsWritten(t *testing.T) {
 			turn.door.Close()
 			turn.lock.Release()
 		}
+	}
+}
+
+// TestNextIsNotReady: a daemon that ends says what the next one lacks, if that one is not ready in time.
+func TestNextIsNotReady(t *testing.T) {
+	for name, tt := range map[string]struct {
+		next    *Status
+		missing string
+	}{
+		"nothing answers":  {nil, "its answer at the socket for commands"},
+		"an empty status":  {&Status{}, "its first commit"},
+		"it waits, too":    {&Status{WaitingFor: "the API server"}, "the API server"},
+		"it becomes ready": {&Status{Ready: true}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lab.New(t)
+			if tt.next != nil {
+				d, err := Open(Programs, &Answers{Status: func() *Status { return tt.next }}, zap.NewNop())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer d.Close()
+			}
+			core, logs := observer.New(zapcore.WarnLevel)
+			awaitNext(zap.New(core))
+			missing := ""
+			for _, line := range logs.All() {
+				missing += line.ContextMap()["missing"].(string)
+			}
+			if missing != tt.missing {
+				t.Errorf("missing %q, want %q", missing, tt.missing)
+			}
+		})
 	}
 }
