@@ -499,6 +499,36 @@ func TestSharedEndpointsAllLeaveInFewSteps(t *testing.T) {
 	}
 }
 
+// TestStickyPortsGetOtherNumbers: ports that share a list and have session affinity get other endpoints, and other
+// numbers or another UID.
+func TestStickyPortsGetOtherNumbers(t *testing.T) {
+	sticky := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	for name, edit := range map[string]func(*corev1.Service){
+		"numbers": func(s *corev1.Service) {
+			for i := range s.Spec.Ports {
+				s.Spec.Ports[i].Port += 1000
+			}
+		},
+		"a UID": func(s *corev1.Service) { s.UID = "another" },
+	} {
+		now := started
+		tr := newStopped(&now, Config{}, nil)
+		must(t, tr.SetService(newService(manyPorts, sticky)))
+		must(t, tr.SetSlice(withEndpoints(100)))
+		settle(tr)
+		must(t, tr.SetService(newService(manyPorts, sticky, edit)))
+		must(t, tr.SetSlice(withEndpoints(90)))
+		settle(tr)
+		want := newService(manyPorts, edit)
+		for i, p := range tr.entries[objectName{"shop", "web"}].out {
+			if p.UID != string(want.UID) || i == 0 && int32(p.Port) != want.Spec.Ports[0].Port || len(p.Cluster) != 90 {
+				t.Errorf("%s: port %s has the number %d, the UID %s and %d endpoints", name, p.ID.Port, p.Port, p.UID,
+					len(p.Cluster))
+			}
+		}
+	}
+}
+
 // TestPolicyComesWithItsList: a port whose policy becomes Local always has an endpoint, however long its lists are.
 func TestPolicyComesWithItsList(t *testing.T) {
 	for _, n := range []int{600, 1200} {

@@ -206,7 +206,7 @@ func (s *stepper) counted(p *ServicePort) *ServicePort {
 // writes is writes for a port as it counts, with the endpoints that depart from others, or return there.
 func (s *stepper) writes(have, want *ServicePort) int {
 	n := writes(s.counted(have), s.counted(want))
-	if s.others > 0 && want != nil {
+	if s.others > 0 && have != nil && want != nil {
 		gone, come := differingEndpoints(have, want)
 		n += (gone + come) * s.others
 	}
