@@ -45,16 +45,14 @@ func TestDeployObjects(t *testing.T) {
 			checkPrivileges(t, container, "NET_ADMIN")
 			checkProbes(t, container)
 			checkSurge(t, set)
-			writable := []string{"/run/kube-nft"}
 			if strings.HasPrefix(overlay, "overlays/kubeadm") {
-				writable = append(writable, "/run/xtables.lock")
 				checkSeesProcesses(t, set, container)
 			} else if !slices.ContainsFunc(container.Args, func(arg string) bool {
 				return slices.Contains([]string{"--takeover=never", "--service-proxy-name=kube-nft", "--mode=shadow"}, arg)
 			}) {
 				t.Errorf("arguments %v: a takeover that does not see the node's processes", container.Args)
 			}
-			checkMounts(t, set, container, writable...)
+			checkMounts(t, set, container, "/run/kube-nft", "/run/xtables.lock")
 			checkBinding(t, objects)
 			checkInit(t, set)
 		})
@@ -236,10 +234,17 @@ func checkMounts(t *testing.T, set *appsv1.DaemonSet, container *corev1.Containe
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		volumes[volume.Name] = true
 	}
+	var found []string
 	for _, mount := range container.VolumeMounts {
-		if mount.ReadOnly == slices.Contains(writable, mount.MountPath) || !volumes[mount.Name] {
+		if !volumes[mount.Name] {
 			t.Errorf("container %s: mount %v of volumes %v", container.Name, mount, volumes)
 		}
+		if !mount.ReadOnly {
+			found = append(found, mount.MountPath)
+		}
+	}
+	if !slices.Equal(found, writable) {
+		t.Errorf("container %s can write to %v, want %v", container.Name, found, writable)
 	}
 }
 
