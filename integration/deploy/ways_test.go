@@ -356,11 +356,6 @@ func TestInstallAndMigrationPages(t *testing.T) {
 			c.run(block(t, pages, back, "delete daemonset kube-nft")...)
 			c.back(pages)
 		}},
-		{"node by node, as the install page begins", func(c *cluster) {
-			c.run(block(t, pages, deploy, "OnDelete")...)
-			byLabel(c) // worker-1 again
-			backByLabel(c)
-		}},
 		{"node by node", func(c *cluster) {
 			c.run(block(t, pages, nodes, "OnDelete")...)
 			c.add("worker-4")
@@ -376,7 +371,9 @@ func TestInstallAndMigrationPages(t *testing.T) {
 		}},
 		{"all at once, then labels", func(c *cluster) {
 			atOnce(c)
-			c.run(block(t, pages, nodes, "label nodes --all")...)
+			for _, text := range []string{"label nodes --all", "OnDelete", `"kube-proxy":null`} {
+				c.run(block(t, pages, nodes, text)...)
+			}
 			backByLabel(c)
 		}},
 		{"a trial", func(c *cluster) {
@@ -404,12 +401,13 @@ func TestInstallAndMigrationPages(t *testing.T) {
 	}
 }
 
-// TestInstallPagePasted pastes all commands of the install page for kubectl, one after the other, as somebody who skims
-// it: with an image that no node can pull, with a node that is down, and with both. On each node a proxy is left, and
-// no Service is without one.
+// TestInstallPagePasted pastes the commands that move a node, and all of the install page for kubectl, one after the
+// other, as somebody who skims them: with an image that no node can pull, with a node that is down, and with both. On
+// each node a proxy is left, and no Service is without one.
 func TestInstallPagePasted(t *testing.T) {
-	page := string(readFile(t, "../../docs/install.md"))
-	var commands []string
+	const nodes = "## A kubeadm cluster, node by node"
+	page, migration := string(readFile(t, "../../docs/install.md")), string(readFile(t, "../../docs/migration.md"))
+	commands := slices.Concat(block(t, migration, nodes, "OnDelete"), block(t, migration, nodes, "service-proxy=next"))
 	for _, block := range blocks(page, "## In a cluster") {
 		if strings.HasPrefix(strings.TrimPrefix(block[0], "! "), "kubectl ") {
 			commands = append(commands, block...)
