@@ -43,8 +43,9 @@ func (c claim) policyKind() layout.PolicyKind {
 // port.
 func ownedByAffinity(p layout.Policy) bool { return p.Affinity != 0 && p.SourceRanges == 0 }
 
-// policyChain declares the chain of a policy without source ranges; sourceRangesChain is for a policy with some.
-func (c *Config) policyChain(p layout.Policy, f nft.Family) *nft.Chain {
+// sharedPolicyChain declares the chain of a policy that Service ports share. sourceRangesChain is for a policy with
+// source ranges, and Port.PolicyChain of the package affinity for one with session affinity.
+func (c *Config) sharedPolicyChain(p layout.Policy, f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: p.ChainName()}
 	switch p.Kind {
 	case layout.Internal:
