@@ -23,7 +23,8 @@ const longestPacket = 65535
 
 // A tun is a TUN device: what the bench writes arrives at the node as received packets,
 // what the node sends through it the bench reads. The kernel handles a written packet
-// before write returns, the forwarding included.
+// before write returns, the forwarding included. For this the device has no queueing discipline: while the kernel
+// sends a packet of its own, such as an MLD report, others would wait in its queue.
 type tun struct {
 	name string
 	fd   int
@@ -42,7 +43,9 @@ func newTUN(t testing.TB, name string) *tun {
 	}
 	link, err := netlink.LinkByName(name)
 	if err == nil {
-		err = errors.Join(netlink.LinkSetTxQLen(link, tunQueue), netlink.LinkSetUp(link))
+		noQueue := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT}
+		err = errors.Join(netlink.LinkSetTxQLen(link, tunQueue), netlink.LinkSetUp(link),
+			netlink.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: noQueue, QdiscType: "noqueue"}))
 	}
 	if err != nil {
 		t.Fatalf("set up TUN device %s: %v", name, err)
