@@ -99,6 +99,7 @@ func reuse(have, want []*ServicePort) {
 	}
 	type pair struct{ have, want *netip.AddrPort }
 	compared, known := make(map[pair]bool), make(map[*netip.AddrPort][]netip.AddrPort)
+	var last [4]pair // of the four lists
 	eachPair(have, want, func(h, w *ServicePort) {
 		if h == nil || w == nil {
 			return
@@ -109,10 +110,13 @@ func reuse(have, want []*ServicePort) {
 				continue
 			}
 			between := pair{&old[0], &(*list)[0]}
+			if between == last[i] {
+				continue
+			}
 			if known[between.want] == nil && !compared[between] && slices.Equal(old, *list) {
 				known[between.want] = old
 			}
-			compared[between] = true
+			compared[between], last[i] = true, between
 		}
 	})
 	if len(known) == 0 {

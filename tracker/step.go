@@ -53,11 +53,19 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 			continue
 		}
 		sharing := make(map[listID]int)
+		var last listID
+		alike := 0 // neighbours with these lists
 		for _, p := range list {
-			if p.sharesLists() {
-				sharing[p.listID()]++
+			if !p.sharesLists() {
+				continue
 			}
+			if id := p.listID(); id != last {
+				sharing[last] += alike
+				last, alike = id, 0
+			}
+			alike++
 		}
+		sharing[last] += alike
 		for id, n := range sharing {
 			if endpoints := id.length[0] + id.length[1] + id.length[2] + id.length[3]; n < 2 || endpoints*n < jointFrom {
 				delete(sharing, id)
@@ -88,7 +96,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		first = want
 	}
 	target := want // with the lists of the first, if that is known
-	if first != nil && want != nil {
+	if first != nil && want != nil && !first.hasListsOf(want) {
 		port := want.TargetPort
 		if have != nil && port == 0 {
 			port = have.TargetPort
@@ -120,13 +128,15 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		return next
 	}
-	had := have
-	if have != nil {
-		have = have.withListsOf(first, target.TargetPort)
+	had, next := have, target
+	if have == nil || !have.equalsWithLists(target) {
+		if have != nil {
+			have = have.withListsOf(first, target.TargetPort)
+		}
+		work -= workBesideLists(have, target) // what comes with the lists of the first
+		next = s.freely(have, target)
 	}
-	work -= workBesideLists(have, target) // what comes with the lists of the first
-	next := s.freely(have, target)
-	if had == nil || next == nil || !next.Equal(had) { // a port that has to wait costs nothing
+	if work != 0 && (had == nil || next == nil || !next.Equal(had)) { // a port that has to wait costs nothing
 		s.left -= work
 	}
 	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
@@ -183,6 +193,24 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 		r.TargetPort = 0
 	}
 	return &r
+}
+
+// hasListsOf reports whether p has the very lists of q.
+func (p *ServicePort) hasListsOf(q *ServicePort) bool {
+	for i, list := range p.endpointLists() {
+		if other := *q.endpointLists()[i]; !sameMemory(*list, other) || (*list == nil) != (other == nil) {
+			return false
+		}
+	}
+	return slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights)
+}
+
+// equalsWithLists reports whether p equals q once it has the lists of q, as mostly among many ports.
+func (p *ServicePort) equalsWithLists(q *ServicePort) bool {
+	r := *p
+	r.Cluster, r.Local, r.Serving, r.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
+	r.ClusterWeights, r.LocalWeights, r.TargetPort = q.ClusterWeights, q.LocalWeights, q.TargetPort
+	return r.Equal(q)
 }
 
 // freely is port where endpoints cost nothing.

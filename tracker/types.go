@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
@@ -69,13 +70,17 @@ func (id PortID) String() string {
 
 // Compare orders PortIDs by namespace, Service, port, protocol and family.
 func (id PortID) Compare(other PortID) int {
-	return cmp.Or(
-		cmp.Compare(id.Namespace, other.Namespace),
-		cmp.Compare(id.Service, other.Service),
-		cmp.Compare(id.Port, other.Port),
-		cmp.Compare(id.Protocol, other.Protocol),
-		cmp.Compare(id.Family, other.Family),
-	)
+	switch { // strings that differ are compared once: a Service may have 10,000 ports
+	case id.Namespace != other.Namespace:
+		return strings.Compare(id.Namespace, other.Namespace)
+	case id.Service != other.Service:
+		return strings.Compare(id.Service, other.Service)
+	case id.Port != other.Port:
+		return strings.Compare(id.Port, other.Port)
+	case id.Protocol != other.Protocol:
+		return cmp.Compare(id.Protocol, other.Protocol)
+	}
+	return cmp.Compare(id.Family, other.Family)
 }
 
 // A ServicePort is what one port of a Service means on this node, in one family: where it can be
