@@ -55,7 +55,7 @@ func newDistribution(n int) *distribution {
 	p := clusterPort(0, n)
 	p.ID.Service, p.ClusterIP = fmt.Sprintf("list-%d", n), netip.MustParseAddr("10.96.0.1")
 	r := newFamily(&Config{}, nft.IP)
-	r.setPort(p, limits{})
+	r.setPort(r.portOf(p), setting{ServicePort: p})
 	return &distribution{table: r.Table, chance: make([]float64, n)}
 }
 

@@ -89,12 +89,12 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
 
 // TouchedFrontends returns the frontends that have come, gone or got other endpoints since
-// Committed: the frontends for which Reached may answer otherwise.
+// Committed, some of them more than once: the frontends for which Reached may answer otherwise.
 func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
 	return func(yield func(tracker.Frontend) bool) {
 		for _, family := range r.families {
-			for f := range family.touchedFrontends {
-				if !yield(f) {
+			for _, state := range family.touchedFrontends {
+				if !yield(state.Frontend) {
 					return
 				}
 			}

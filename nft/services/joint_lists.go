@@ -103,15 +103,14 @@ func (fr *familyRules) mayJoin(key serviceKey) bool {
 	return fr.adopted != nil || first != nil && first.next != nil || len(fr.joints[key]) > 0
 }
 
-// join decides which ports of a Service share a list, and writes their lists. wanted has the ports that are set
+// join decides which ports of a Service share a list, and writes their lists. Those that are wanted otherwise are set
 // afterwards. Other ports that share a list from now on, or no more, are set at once.
-func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
-	groups := fr.jointGroups(key, wanted)
+func (fr *familyRules) join(key serviceKey) {
+	groups := fr.jointGroups(key)
 	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
 	lists, taken := fr.joints[key], make(map[*jointList]bool)
-	was := make(map[*portState]*jointList)
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		was[port], port.joint = port.joint, nil
+		port.left, port.joint = port.joint, nil
 	}
 	for _, l := range lists {
 		l.members = 0
@@ -120,7 +119,7 @@ func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 		if g.places < manyPlaces/2 {
 			break // the groups after it are smaller
 		}
-		if g.list = g.mostlyIn(was, taken); g.list == nil {
+		if g.list = g.mostlyIn(taken); g.list == nil {
 			g.list = fr.adoptJoint(g)
 		}
 		if g.list == nil && len(g.ports) > 1 && g.places >= manyPlaces {
@@ -145,31 +144,35 @@ func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 		delete(fr.joints, key)
 	}
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		if _, changes := wanted[port]; !changes && was[port] != port.joint {
-			fr.setPort(port.current, port.limits)
+		if port.wanted.ServicePort == nil && port.left != port.joint {
+			fr.setPort(port, setting{port.current, port.limits})
 		}
+		port.left = nil
 	}
 }
 
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
 // hash, or if their ports differ.
-func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting) (groups []*jointGroup) {
+func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 	type lists struct{ cluster, local endpointListID }
-	var ports []*portState
-	settings := make(map[*portState]setting)
+	type member struct {
+		*portState
+		setting
+	}
+	var members []member
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		s, changes := wanted[port]
-		if !changes {
+		s := port.wanted
+		if s.ServicePort == nil {
 			s = setting{port.current, port.limits}
 		}
 		if s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
-			ports, settings[port] = append(ports, port), s
+			members = append(members, member{port, s})
 		}
 	}
-	slices.SortFunc(ports, func(a, b *portState) int { return settings[a].ID.Compare(settings[b].ID) })
+	slices.SortFunc(members, func(a, b member) int { return a.ID.Compare(b.ID) })
 	known := make(map[lists][]*jointGroup)
-	for _, port := range ports {
-		s := settings[port]
+	for _, m := range members {
+		s := m.setting
 		of := lists{listID(s.Cluster), listID(s.Local)}
 		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
@@ -177,7 +180,7 @@ func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting
 			g := &jointGroup{targets: make(map[uint16]uint16)}
 			known[of], groups = append(known[of], g), append(groups, g)
 		}
-		known[of][fits].add(port, s)
+		known[of][fits].add(m.portState, s)
 	}
 	return groups
 }
@@ -205,10 +208,10 @@ func (g *jointGroup) add(port *portState, s setting) {
 }
 
 // mostlyIn returns the list that most ports of the group share so far, of those that no other group has taken.
-func (g *jointGroup) mostlyIn(was map[*portState]*jointList, taken map[*jointList]bool) (most *jointList) {
+func (g *jointGroup) mostlyIn(taken map[*jointList]bool) (most *jointList) {
 	votes := make(map[*jointList]int)
 	for _, port := range g.ports {
-		if l := was[port]; l != nil && !taken[l] {
+		if l := port.left; l != nil && !taken[l] {
 			if votes[l]++; most == nil || votes[l] > votes[most] {
 				most = l
 			}

@@ -60,7 +60,7 @@ type familyRules struct {
 	jointNames     map[string]bool // identities of joint lists
 	adoptedView    *readback.Table
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
-	touchedFrontends  map[tracker.Frontend]struct{}
+	touchedFrontends  []*frontendState
 	touchedClusterIPs []netip.Addr
 }
 
@@ -92,17 +92,16 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		sourceRanges: make(map[uint32]*sourceRanges),
 		pinged:       make(pinged),
 
-		touchedFrontends: make(map[tracker.Frontend]struct{}),
-		numbers:          make(map[uint32]string),
-		siblings:         make(map[serviceKey]*portState),
-		joints:           make(map[serviceKey][]*jointList),
-		jointNames:       make(map[string]bool),
-		affinity:         config.affinitySettings(f),
-		affinityGroups:   make(map[uint32]affinity.Group),
-		affinityPorts:    make(map[string]int),
-		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
-		contests:         make(map[*frontendState]*contest),
-		overlaps:         newOverlaps(),
+		numbers:        make(map[uint32]string),
+		siblings:       make(map[serviceKey]*portState),
+		joints:         make(map[serviceKey][]*jointList),
+		jointNames:     make(map[string]bool),
+		affinity:       config.affinitySettings(f),
+		affinityGroups: make(map[uint32]affinity.Group),
+		affinityPorts:  make(map[string]int),
+		flows:          make(map[tracker.Frontend]*tracker.FlowChange),
+		contests:       make(map[*frontendState]*contest),
+		overlaps:       newOverlaps(),
 	}
 	fr.lists.journal = fr.Journal
 	fr.departures = affinity.NewDepartures(f, fr.Journal)
@@ -189,26 +188,24 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 	if len(ports) >= manyPorts {
 		fr.reserve(ports, unmet)
 	}
-	for _, port := range ports {
-		fr.portOf(port)
-	}
-	wanted := make(map[*portState]setting)
-	for _, port := range ports {
-		if fr.mayJoin(serviceOf(port.ID)) {
-			wanted[fr.portOf(port)] = setting{port, unmet.limitsOf(port)}
-		}
+	states := make([]*portState, len(ports))
+	for i, port := range ports {
+		states[i] = fr.portOf(port)
+		states[i].wanted = setting{port, unmet.limitsOf(port)}
 	}
 	joined := make(map[serviceKey]bool)
 	join := func(key serviceKey) {
-		if fr.mayJoin(key) && !joined[key] {
-			joined[key] = true
-			fr.join(key, wanted)
+		if !joined[key] && fr.mayJoin(key) {
+			fr.join(key)
 		}
+		joined[key] = true
 	}
-	for _, port := range ports {
-		work[port.ID.Namespace] += 1 + workOf(func() {
-			join(serviceOf(port.ID))
-			fr.setPort(port, unmet.limitsOf(port))
+	for _, port := range states {
+		id := port.wanted.ID
+		work[id.Namespace] += 1 + workOf(func() {
+			join(serviceOf(id))
+			fr.setPort(port, port.wanted)
+			port.wanted = setting{}
 		})
 	}
 	for key := range left {
@@ -249,7 +246,6 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 		if len(fr.shared) == 0 {
 			fr.shared = make(map[sharedElement]int, n)
 		}
-		fr.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
 		fr.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
 	}
 	fr.Reserve(layout.ServicesMap, n)
@@ -269,7 +265,10 @@ func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePo
 		list = append(list, port)
 	}
 	slices.SortFunc(list, func(a, b *tracker.ServicePort) int {
-		return cmp.Or(cmp.Compare(a.ID.Family, b.ID.Family), a.ID.Compare(b.ID))
+		if a.ID.Family != b.ID.Family {
+			return cmp.Compare(a.ID.Family, b.ID.Family)
+		}
+		return a.ID.Compare(b.ID)
 	})
 	return list
 }
@@ -409,10 +408,11 @@ func (r *Ruleset) Committed() {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
 		}
 		clear(family.flows)
-		if len(family.touchedFrontends) > 1024 {
-			family.touchedFrontends = make(map[tracker.Frontend]struct{})
+		for _, state := range family.touchedFrontends {
+			state.touched = false
 		}
 		clear(family.touchedFrontends)
+		family.touchedFrontends = emptied(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
 		if behind { // a frontend may still lead to an endpoint that has left
 			continue

@@ -21,6 +21,8 @@ type portState struct {
 	sourceRanges   *sourceRanges    // of its Service; nil if it has none
 	list           *sharedList      // nil: it has direct lists, as nearly always
 	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
+	left           *jointList       // joint before, while join works
+	wanted         setting          // what it is to become, while apply works
 	next, previous *portState       // ports of its Service with the same protocol
 	onNode         []netip.AddrPort // its endpoints on this node
 	limits         limits
@@ -90,8 +92,8 @@ func (c claim) setEndpoints(s *program) {
 }
 
 // setPort programs a Service port that is new or has changed.
-func (fr *familyRules) setPort(p *tracker.ServicePort, limits limits) {
-	port := fr.portOf(p)
+func (fr *familyRules) setPort(port *portState, to setting) {
+	p, limits := to.ServicePort, to.limits
 	var adopted affinity.Port
 	before, shown := port.frontends, port.current
 	if shown == nil && fr.adopted != nil && p.Affinity != 0 {
@@ -205,17 +207,18 @@ func (fr *familyRules) program(state *frontendState) {
 	if have.ping != want.ping {
 		fr.pinged.program(fr.Journal, f.Address, want.ping)
 	}
-	fr.recordFlowChange(f, have, &want)
+	fr.recordFlowChange(state, &want)
 	state.shown = want
 }
 
-// recordFlowChange records what the change from have to want means for connections. Those of TCP
+// recordFlowChange records what a change of a frontend means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
 // frontend that goes they are left alone: no endpoint would answer their next segment.
-func (fr *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {
-	if have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
-		!have.serving.Equal(want.serving) {
-		fr.touchedFrontends[f] = struct{}{}
+func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
+	f, have := state.Frontend, &state.shown
+	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
+		!have.serving.Equal(want.serving)) {
+		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
