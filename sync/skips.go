@@ -73,6 +73,9 @@ type skip struct {
 
 // add records what a delta is about to change in the ruleset.
 func (r *skips) add(delta *tracker.Delta) {
+	if n := len(delta.Changed); len(r.changes) == 0 && n > 0 {
+		r.changes = make(map[tracker.PortID]portChange, n)
+	}
 	for id, port := range delta.Changed {
 		r.change(id, port)
 	}

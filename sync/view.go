@@ -13,7 +13,7 @@ import (
 // costs it what the commit changed. NewView makes one.
 type View struct {
 	mu         sync.RWMutex
-	frontends  map[tracker.Frontend]services.Reached
+	frontends  map[tracker.Frontend]*services.Reached
 	resets     int // how many of the frontends have Reset
 	clusterIPs map[netip.Addr]struct{}
 	cidrs      []netip.Prefix
@@ -23,7 +23,7 @@ type View struct {
 // NewView returns a View of nothing.
 func NewView() *View {
 	return &View{
-		frontends: make(map[tracker.Frontend]services.Reached), clusterIPs: make(map[netip.Addr]struct{}),
+		frontends: make(map[tracker.Frontend]*services.Reached), clusterIPs: make(map[netip.Addr]struct{}),
 	}
 }
 
@@ -33,7 +33,11 @@ func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tra
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for at := range r.TouchedFrontends() {
-		before := v.frontends[at]
+		var before services.Reached
+		held := v.frontends[at]
+		if held != nil {
+			before = *held
+		}
 		now, known := r.Reached(at)
 		if lost != nil && before.Port != now.Port && before.Port != (tracker.PortID{}) {
 			lost(at, before.Port)
@@ -44,8 +48,14 @@ func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tra
 		if now.Reset {
 			v.resets++
 		}
-		if v.frontends[at] = now; !known {
+		switch {
+		case !known:
 			delete(v.frontends, at)
+		case held != nil:
+			*held = now
+		default:
+			held = new(services.Reached)
+			*held, v.frontends[at] = now, held
 		}
 	}
 	for addr := range r.TouchedClusterIPs() {
@@ -61,8 +71,10 @@ func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tra
 func (v *View) reached(at tracker.Frontend) (services.Reached, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	reached, known := v.frontends[at]
-	return reached, known
+	if reached := v.frontends[at]; reached != nil {
+		return *reached, true
+	}
+	return services.Reached{}, false
 }
 
 // Owner returns the Service port that has a frontend; false if none does.
