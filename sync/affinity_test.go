@@ -211,7 +211,7 @@ func TestKnownClients(t *testing.T) {
 			if refused {
 				k.refuses = &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}
 			}
-			seed := services.KnownClient{
+			known := services.KnownClient{
 				Frontend: tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port},
 				Client:   netip.MustParseAddr("192.0.2.1"), Endpoint: port.Cluster[0],
 			}
@@ -220,7 +220,7 @@ func TestKnownClients(t *testing.T) {
 					_, generation, err := k.table.ReadUnless(ctx, nil)
 					return nil, generation, err
 				},
-				KnownClients: func(context.Context) []services.KnownClient { calls++; return []services.KnownClient{seed} },
+				KnownClients: func(context.Context) []services.KnownClient { calls++; return []services.KnownClient{known} },
 			}, port)
 			k.entries = make(map[string]map[string]nft.Element)
 			for _, set := range b.loop.ruleset.AffinityMaps(nft.IP) {

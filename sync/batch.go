@@ -110,13 +110,14 @@ func (l *Loop) addForeign(ctx context.Context, p *plan, have nft.Tables) error {
 		return fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
 	default:
 		p.batch.Foreign, p.batch.Generation = messages, at
-		l.seed(ctx, p, have)
+		l.addKnownClients(ctx, p, have)
 	}
 	return nil
 }
 
-// seed adds the affinity entries of another proxy to a plan, unless the kernel has refused it with them.
-func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) {
+// addKnownClients adds affinity entries for the clients of kube-proxy to a plan, unless the kernel has refused a batch
+// with them.
+func (l *Loop) addKnownClients(ctx context.Context, p *plan, have nft.Tables) {
 	if l.options.KnownClients != nil && l.entriesRefused == nil {
 		ops, used := l.ruleset.EntriesOfClients(l.options.KnownClients(ctx), have)
 		p.batch.Ops, p.knownClients = append(p.batch.Ops, ops...), used

@@ -11,26 +11,27 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// KnownClients returns the entries of kube-proxy's session affinity, for the transaction that carries what
-// Foreign has returned. Each has the Service's full timeout. An error says what could not be read; the
-// clients there choose an endpoint anew.
+// KnownClients returns the entries of kube-proxy's session affinity, for the transaction that carries the
+// messages of First. Each has the Service's full timeout. An error says which entries KnownClients could
+// not read; their clients choose an endpoint anew.
 //
-// A commit is repeated at once when another program has committed meanwhile, and a long list may take
-// longer to read than that program needs for its next commit. So a list is used again for seedsAge.
+// The sync loop repeats a commit at once when another program has committed meanwhile. Reading a long list
+// may take longer than that program needs for its next commit. So KnownClients reads again only after
+// knownClientsAge.
 func (t *Takeover) KnownClients(ctx context.Context) ([]services.KnownClient, error) {
 	if t.inventory == nil {
 		return nil, nil
 	}
-	if t.knownClientsAt.IsZero() || time.Since(t.knownClientsAt) > seedsAge {
+	if t.knownClientsAt.IsZero() || time.Since(t.knownClientsAt) > knownClientsAge {
 		t.knownClients, t.knownClientsErr = knownClients(ctx, t.inventory)
 		t.knownClientsAt = time.Now()
 	}
 	return t.knownClients, t.knownClientsErr
 }
 
-// seedsAge is how long kube-proxy's session affinity is used after it was read. Clients that came
-// to kube-proxy's rules meanwhile choose an endpoint anew.
-const seedsAge = 10 * time.Second
+// knownClientsAge is how long KnownClients returns the same entries. Clients that came to kube-proxy's rules
+// meanwhile choose an endpoint anew.
+const knownClientsAge = 10 * time.Second
 
 func knownClients(ctx context.Context, inventory *legacy.Inventory) (list []services.KnownClient, err error) {
 	entries, err := inventory.Affinity(ctx)

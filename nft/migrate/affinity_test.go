@@ -9,8 +9,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// TestSeedsOfRepeatedCommits: the list is read once for commits that are repeated at once.
-func TestSeedsOfRepeatedCommits(t *testing.T) {
+// TestKnownClientsOfRepeatedCommits: commits that are repeated at once use one reading.
+func TestKnownClientsOfRepeatedCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		found := func(client string) *legacy.Inventory {
 			entry := legacy.AffinityEntry{Client: netip.MustParseAddr(client), Endpoint: netip.MustParseAddrPort("10.0.0.1:80")}
@@ -28,7 +28,7 @@ func TestSeedsOfRepeatedCommits(t *testing.T) {
 		takeover.inventory = found("192.0.2.2")
 		time.Sleep(6 * time.Second)
 		check("192.0.2.1")
-		time.Sleep(seedsAge)
+		time.Sleep(knownClientsAge)
 		check("192.0.2.2")
 	})
 }

@@ -315,17 +315,17 @@ func (r *Ruleset) EntriesOfClients(knownClients []KnownClient, have nft.Tables) 
 	return ops, used
 }
 
-// knownFrom returns the client of a seed with the groups that get an entry: one of the cluster-wide list and
-// one of the local list. It has none if the seed does not fit the Service port.
-func (fr *familyRules) knownFrom(seed *KnownClient) (known affinity.Known) {
-	state := fr.frontends[seed.Frontend]
-	if state == nil || state.claims.first() == nil || seed.Client.Is4() != (fr.Table.Family == nft.IP) {
+// knownFrom returns a client of kube-proxy with the groups that get an entry: one of the cluster-wide list and
+// one of the local list. It returns no group if the Service port does not have the client's endpoint.
+func (fr *familyRules) knownFrom(client *KnownClient) (known affinity.Known) {
+	state := fr.frontends[client.Frontend]
+	if state == nil || state.claims.first() == nil || client.Client.Is4() != (fr.Table.Family == nft.IP) {
 		return known
 	}
-	known.Client, known.Endpoint = seed.Client, seed.Endpoint.Addr()
+	known.Client, known.Endpoint = client.Client, client.Endpoint.Addr()
 	a := &state.claims.first().port.affinity
 	for _, local := range []bool{false, true} {
-		if g := a.Find(local, seed.Endpoint.Port()); g.Has(seed.Endpoint.Addr()) {
+		if g := a.Find(local, client.Endpoint.Port()); g.Has(client.Endpoint.Addr()) {
 			known.Groups = append(known.Groups, g)
 		}
 	}

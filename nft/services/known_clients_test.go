@@ -13,8 +13,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// seeded shows the entries that operations make.
-func seeded(ops []nft.Op) (list []string) {
+// entriesIn shows the entries that operations make.
+func entriesIn(ops []nft.Op) (list []string) {
 	for _, op := range ops {
 		for _, e := range op.Elements {
 			number, client, _ := nft.SplitNumberedKey(op.Family, e.Key)
@@ -27,8 +27,8 @@ func seeded(ops []nft.Op) (list []string) {
 	return list
 }
 
-// TestSeedEntries: a seed becomes an entry if the frontend's Service port has the endpoint.
-func TestSeedEntries(t *testing.T) {
+// TestEntriesOfKnownClients: a client of kube-proxy gets an entry if the frontend's Service port has the endpoint.
+func TestEntriesOfKnownClients(t *testing.T) {
 	port, without := affinePort(1, 3), clusterPort(2, 3)
 	port.NodePort, port.ExternalLocal, port.Local = 30080, true, port.Cluster[1:2]
 	r := NewRuleset(testConfig())
@@ -40,9 +40,9 @@ func TestSeedEntries(t *testing.T) {
 		return fmt.Sprintf("add %v %v of 1h0m0s, 1h0m0s, local %v", client, ep.Addr(), local)
 	}
 	for _, tt := range []struct {
-		name string
-		seed KnownClient
-		want []string
+		name  string
+		known KnownClient
+		want  []string
 	}{
 		{"an endpoint elsewhere", KnownClient{at, client, first}, []string{entry(first, false)}},
 		{"one on this node", KnownClient{at, client, here}, []string{entry(here, false), entry(here, true)}},
@@ -60,21 +60,21 @@ func TestSeedEntries(t *testing.T) {
 		{"nothing at all", KnownClient{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ops, used := r.EntriesOfClients([]KnownClient{tt.seed}, nil)
-			if diff := cmp.Diff(tt.want, seeded(ops)); diff != "" || (used == 1) != (len(tt.want) > 0) {
+			ops, used := r.EntriesOfClients([]KnownClient{tt.known}, nil)
+			if diff := cmp.Diff(tt.want, entriesIn(ops)); diff != "" || (used == 1) != (len(tt.want) > 0) {
 				t.Errorf("%d clients used (-want +got):\n%s", used, diff)
 			}
 		})
 	}
 	t.Run("a table keeps its own entries", func(t *testing.T) {
 		if ops, used := r.EntriesOfClients([]KnownClient{{at, client, here}}, r.Want()); len(ops) != 0 || used != 0 {
-			t.Errorf("%d knownClients used, %v", used, seeded(ops))
+			t.Errorf("%d clients used, %v", used, entriesIn(ops))
 		}
 	})
 }
 
-// TestSeedEntriesOfOneClient: IPv6 clients that an affinity map cannot tell apart have one entry.
-func TestSeedEntriesOfOneClient(t *testing.T) {
+// TestKnownClientsOfOneEntry: IPv6 clients that an affinity map cannot tell apart have one entry.
+func TestKnownClientsOfOneEntry(t *testing.T) {
 	port := affinePort(1, 0)
 	port.ID.Family, port.ClusterIP = tracker.IPv6, netip.MustParseAddr("fd00:10:96::1")
 	for n := range 3 {
@@ -83,12 +83,12 @@ func TestSeedEntriesOfOneClient(t *testing.T) {
 	r := NewRuleset(testConfig())
 	r.Apply(changed(port))
 	at := tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port}
-	seed := func(client string, ep int) KnownClient {
+	known := func(client string, ep int) KnownClient {
 		return KnownClient{at, netip.MustParseAddr(client), port.Cluster[ep]}
 	}
-	ops, used := r.EntriesOfClients([]KnownClient{seed("2001:db8::1:0:1", 1), seed("2001:db8::2:0:1", 0)}, nil)
+	ops, used := r.EntriesOfClients([]KnownClient{known("2001:db8::1:0:1", 1), known("2001:db8::2:0:1", 0)}, nil)
 	want := []string{fmt.Sprintf("add 2001:db8::1 %v of 1h0m0s, 1h0m0s, local false", port.Cluster[1].Addr())}
-	if diff := cmp.Diff(want, seeded(ops)); diff != "" || used != 1 {
+	if diff := cmp.Diff(want, entriesIn(ops)); diff != "" || used != 1 {
 		t.Errorf("%d clients used (-want +got):\n%s", used, diff)
 	}
 }
