@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // An Action is a line of a plan: a thing that exists, its meaning, and what a takeover does with
@@ -63,8 +64,8 @@ func (p *Part) finish() {
 		for _, s := range p.Sets {
 			elements += s.Elements
 		}
-		p.add(fmt.Sprintf("%s, %s, %s, %s", Plural(len(p.Chains), "chain"), Plural(p.Rules, "rule"),
-			Plural(len(p.Sets), "set"), Plural(elements, "element")),
+		p.add(fmt.Sprintf("%s, %s, %s, %s", words.Plural(len(p.Chains), "chain"), words.Plural(p.Rules, "rule"),
+			words.Plural(len(p.Sets), "set"), words.Plural(elements, "element")),
 			"all of kube-proxy's nftables mode", "removed with the table")
 	case p.Backend == IPVS:
 		p.addServerActions()
@@ -76,7 +77,7 @@ func (p *Part) finish() {
 			if s.References > 0 {
 				will = "removed as soon as no rule uses it"
 			}
-			p.add(fmt.Sprintf("ipset %s, %s", s.Name, Plural(s.Elements, "element")), "kube-proxy's IPVS mode", will)
+			p.add(fmt.Sprintf("ipset %s, %s", s.Name, words.Plural(s.Elements, "element")), "kube-proxy's IPVS mode", will)
 		}
 	default:
 		p.addIPTables()
@@ -90,7 +91,7 @@ const shownServers = 10
 func (p *Part) addServerActions() {
 	for _, s := range p.Servers {
 		p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
-			"answers for a Service, has "+Plural(s.Connections, "connection"),
+			"answers for a Service, has "+words.Plural(s.Connections, "connection"),
 			"removed when none of kube-proxy's has a connection")
 	}
 	for _, s := range p.OtherServers[:min(len(p.OtherServers), shownServers)] {
@@ -99,7 +100,7 @@ func (p *Part) addServerActions() {
 			"kept; if nothing needs it, remove it with "+s.command())
 	}
 	if more := len(p.OtherServers) - shownServers; more > 0 {
-		p.add(Plural(more, "further virtual server"), "as the last one", "kept")
+		p.add(words.Plural(more, "further virtual server"), "as the last one", "kept")
 	}
 }
 
@@ -116,7 +117,7 @@ func (p *Part) addIPTables() {
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		object := "chain " + name
 		if strings.HasSuffix(name, "*") {
-			object = Plural(counts[name], "chain") + " " + name
+			object = words.Plural(counts[name], "chain") + " " + name
 		}
 		means, known := proxyChains[name]
 		if !known && p.Table == "filter" {
@@ -137,7 +138,7 @@ func (p *Part) addIPTables() {
 		p.add("chain "+name, cmp.Or(keptChains[name], "the kubelet's"), "kept")
 	}
 	if p.Foreign > 0 {
-		p.add(Plural(p.Foreign, "rule"), "foreign or the kubelet's", "kept")
+		p.add(words.Plural(p.Foreign, "rule"), "foreign or the kubelet's", "kept")
 	}
 }
 
@@ -173,24 +174,4 @@ func orEmpty[T any](list []T) []T {
 		return []T{}
 	}
 	return list
-}
-
-// Plural returns a number with its noun, as in "1 rule" and "2 rules".
-func Plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// Some names the first ones of a list, at most so many, and counts the rest: "a, b, and 3 more".
-func Some[T any](list []T, most int, separator string) string {
-	var names []string
-	for _, x := range list[:min(len(list), most)] {
-		names = append(names, fmt.Sprint(x))
-	}
-	if more := len(list) - most; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(names, separator)
 }

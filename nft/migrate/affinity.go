@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // KnownClients returns the entries of kube-proxy's session affinity, for the transaction that carries the
@@ -47,7 +48,7 @@ func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *se
 	list, err := knownClients(ctx, inventory)
 	_, used := ruleset.EntriesOfClients(list, nil)
 	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s",
-		legacy.Plural(len(list), "client"))}
+		words.Plural(len(list), "client"))}
 	ipvs := func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }
 	switch {
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Kind says in what kube-proxy's rules and our tables differ.
@@ -45,7 +46,7 @@ func (d Difference) String() string { return fmt.Sprintf("%s: %s: %s", d.Kind, d
 
 // Named counts differences and names the first ones.
 func Named(list []Difference) string {
-	return legacy.Plural(len(list), "place") + ": " + legacy.Some(list, shownLost, "; ")
+	return words.Plural(len(list), "place") + ": " + words.Some(list, shownLost, "; ")
 }
 
 // compareLists compares the lists of kube-proxy's frontends, which are sorted and may be there more than once, with
@@ -143,7 +144,7 @@ const shownEndpoints = 3
 // someOf names endpoints; of many, the first ones.
 func someOf(list []netip.AddrPort) string {
 	slices.SortFunc(list, netip.AddrPort.Compare)
-	return legacy.Some(slices.Compact(list), shownEndpoints, ", ")
+	return words.Some(slices.Compact(list), shownEndpoints, ", ")
 }
 
 // A Lasting tells differences that last from those that pass when kube-proxy has synced. Its zero value has seen none.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/sync/retry"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // ipvs selects what kube-proxy's IPVS mode has beside rules.
@@ -23,7 +24,7 @@ type drainError struct {
 
 func (e *drainError) Error() string {
 	return fmt.Sprintf("%s of kube-proxy's IPVS mode last; its virtual servers take no new ones, and stay with "+
-		"kube-ipvs0 until these have ended, or until %s", legacy.Plural(e.connections, "connection"),
+		"kube-ipvs0 until these have ended, or until %s", words.Plural(e.connections, "connection"),
 		e.until.UTC().Format(time.RFC3339))
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // NodePorts is what is known of node ports before a migration. Unless configured otherwise,
@@ -130,4 +131,4 @@ func (n *NodePorts) keep(lost []netip.Addr) string {
 const shownAddresses = 8
 
 // join lists addresses; of many, the first ones.
-func join(addrs []netip.Addr) string { return legacy.Some(addrs, shownAddresses, ", ") }
+func join(addrs []netip.Addr) string { return words.Some(addrs, shownAddresses, ", ") }

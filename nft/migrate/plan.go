@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Plan is what a migration finds on a node and what it will do. Its JSON form is for
@@ -35,11 +36,11 @@ func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 		}
 	}
 	p.Ready, p.Complete = counts[Blocks] == 0, counts[Unknown] == 0
-	p.Summary = fmt.Sprintf("%s, %s: apply %s", legacy.Plural(counts[Warning], "warning"),
-		legacy.Plural(counts[Blocks], "block"),
+	p.Summary = fmt.Sprintf("%s, %s: apply %s", words.Plural(counts[Warning], "warning"),
+		words.Plural(counts[Blocks], "block"),
 		p.outcome())
 	if !p.Complete {
-		p.Summary = legacy.Plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
+		p.Summary = words.Plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
 	}
 	return p
 }

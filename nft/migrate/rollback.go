@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Rollback removes our tables. No connection notices while kube-proxy's rules are in place under
@@ -108,7 +109,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 		done := strings.Join(removed, ", ") + "; connections that are under way keep their translation"
 		if clients > 0 {
 			done += fmt.Sprintf("; kube-proxy cannot import affinity entries: %s may change endpoints",
-				legacy.Plural(clients, "client"))
+				words.Plural(clients, "client"))
 		}
 		return done, err
 	}
@@ -198,7 +199,7 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 	}
 	slices.SortFunc(lost, func(a, b legacy.Frontend) int { return a.Compare(b.Frontend) })
 	return fmt.Sprintf("kube-proxy's rules do not serve %d of %d frontends that our tables serve: %s", len(lost), total,
-		legacy.Some(lost, shownLost, ", ")), nil
+		words.Some(lost, shownLost, ", ")), nil
 }
 
 // unserved lists the families, as in "family ip", that have Services in our tables but not in

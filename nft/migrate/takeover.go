@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Takeover moves a node from kube-proxy to kube-nft. The daemon calls its methods in this order:
@@ -348,7 +349,7 @@ func content(p *legacy.Part) string {
 		}
 	}
 	if len(p.Servers) > 0 {
-		list = append(list, legacy.Plural(len(p.Servers), "virtual server"))
+		list = append(list, words.Plural(len(p.Servers), "virtual server"))
 	}
 	if p.Device != "" {
 		list = append(list, "device "+p.Device)

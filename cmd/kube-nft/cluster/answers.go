@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/exec"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
-	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // An answer is what a command of the program printed on a node.
@@ -96,7 +96,7 @@ func writeGroups(w io.Writer, answers []answer, key func(text string) string) er
 			for _, a := range groups[k] {
 				nodes = append(nodes, a.Node)
 			}
-			head = fmt.Sprintf("%s (%s), as %s says", legacy.Plural(n, "node"), some(nodes), head)
+			head = fmt.Sprintf("%s (%s), as %s says", words.Plural(n, "node"), some(nodes), head)
 		}
 		fmt.Fprintf(w, "%s:\n%s\n", head, strings.TrimRight(first.Text, "\n"))
 	}
@@ -120,5 +120,5 @@ func noAnswer(problems []answer) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return inspect.TroubleError{Err: fmt.Errorf("no answer from %s", legacy.Plural(len(problems), "node"))}
+	return inspect.TroubleError{Err: fmt.Errorf("no answer from %s", words.Plural(len(problems), "node"))}
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 func newBugReport(c *connection) *cobra.Command {
@@ -72,7 +72,7 @@ It exits 0, and 2 if a node did not answer, or you lack a right. Then the archiv
 				return inspect.TroubleError{Err: err}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s has %s of %s; look at it before you publish it\n", name,
-				legacy.Plural(len(r.files), "file"), legacy.Plural(len(members), "node"))
+				words.Plural(len(r.files), "file"), words.Plural(len(members), "node"))
 			if refused != nil {
 				return inspect.TroubleError{Err: refused}
 			}

@@ -16,10 +16,10 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
-	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // ErrNoGo is the result of a check that has printed what stands in the way.
@@ -185,7 +185,7 @@ func (c *cluster) daemonState(ctx context.Context, pod *corev1.Pod) (state strin
 
 // shadows says what the shadow mode found, in which a daemon does not serve.
 func shadows(s *peer.Shadow) string {
-	text := "the shadow mode, which serves nothing: " + legacy.Plural(s.Differences, "difference") + " from kube-proxy"
+	text := "the shadow mode, which serves nothing: " + words.Plural(s.Differences, "difference") + " from kube-proxy"
 	if s.Problem != "" {
 		text += "; " + s.Problem
 	}
@@ -225,7 +225,7 @@ func (rows checks) write(w io.Writer) error {
 	if !slices.ContainsFunc(rows, func(r checked) bool { return !r.serves }) {
 		text = "kube-nft serves on %s" // after a migration
 	}
-	_, err := fmt.Fprintf(w, "\ngo: "+text+"\n", legacy.Plural(len(rows), "node"))
+	_, err := fmt.Fprintf(w, "\ngo: "+text+"\n", words.Plural(len(rows), "node"))
 	return err
 }
 
@@ -238,7 +238,7 @@ func (r *checked) summary() string {
 	for _, check := range r.plan.Checks {
 		counts[check.Level]++
 	}
-	text := legacy.Plural(counts[migrate.Warning], "warning") + ", " + legacy.Plural(counts[migrate.Blocks], "block")
+	text := words.Plural(counts[migrate.Warning], "warning") + ", " + words.Plural(counts[migrate.Blocks], "block")
 	if !r.plan.Complete {
 		text += ", incomplete"
 	}
@@ -276,4 +276,4 @@ func (rows checks) group(level migrate.Level) (groups []checkGroup) {
 const shownNodes = 10
 
 // some names nodes, and counts the rest.
-func some(nodes []string) string { return legacy.Some(nodes, shownNodes, ", ") }
+func some(nodes []string) string { return words.Some(nodes, shownNodes, ", ") }

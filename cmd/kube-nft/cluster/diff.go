@@ -15,7 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
-	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 func newDiff(c *connection) *cobra.Command {
@@ -253,7 +253,7 @@ func writeDiffs(w io.Writer, rows []nodeDiff) error {
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" would do:", r.Operations))
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" has more (+) or less (-) than "+r.Like+":", r.Differences))
 	}
-	total := fmt.Sprintf("%d of %s differ", differ, legacy.Plural(len(rows), "node"))
+	total := fmt.Sprintf("%d of %s differ", differ, words.Plural(len(rows), "node"))
 	if silent > 0 {
 		total += fmt.Sprintf("; nothing is known of %d", silent)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
-	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/sync/retry"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // minWatchInterval bounds how often status -w asks all nodes.
@@ -146,11 +146,11 @@ func (c *cluster) statuses(ctx context.Context, members []member) ([]nodeStatus,
 			notes = append(notes, f.Where+verb+" connections to endpoints")
 		}
 		if d := status.Daemon; d.Status != nil && d.Shadow != nil {
-			notes = append(notes, legacy.Plural(d.Shadow.Differences, "difference")+" among "+
-				legacy.Plural(d.Shadow.Frontends, "frontend"))
+			notes = append(notes, words.Plural(d.Shadow.Differences, "difference")+" among "+
+				words.Plural(d.Shadow.Frontends, "frontend"))
 		}
 		if d := status.Daemon; d.Status != nil && d.EjectedEndpoints > 0 {
-			notes = append(notes, legacy.Plural(d.EjectedEndpoints, "endpoint")+" without an answer")
+			notes = append(notes, words.Plural(d.EjectedEndpoints, "endpoint")+" without an answer")
 		}
 		r.State = strings.Join(notes, "; ")
 		return nil
@@ -254,7 +254,7 @@ func totals(rows []nodeStatus) string {
 			byVersion[r.Status.Daemon.Version] = append(byVersion[r.Status.Daemon.Version], r.Node)
 		}
 	}
-	text := fmt.Sprintf("kube-nft serves on %d of %s\n", serving, legacy.Plural(len(rows), "node"))
+	text := fmt.Sprintf("kube-nft serves on %d of %s\n", serving, words.Plural(len(rows), "node"))
 	for _, group := range []struct {
 		what  string
 		nodes []string
@@ -270,7 +270,7 @@ func totals(rows []nodeStatus) string {
 	versions := slices.SortedFunc(maps.Keys(byVersion), func(a, b string) int { // the most frequent first
 		return cmp.Or(len(byVersion[b])-len(byVersion[a]), strings.Compare(a, b))
 	})
-	text += fmt.Sprintf("versions: %s on %s", versions[0], legacy.Plural(len(byVersion[versions[0]]), "node"))
+	text += fmt.Sprintf("versions: %s on %s", versions[0], words.Plural(len(byVersion[versions[0]]), "node"))
 	for _, v := range versions[1:] {
 		text += fmt.Sprintf("; %s on %s", v, some(byVersion[v]))
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
-	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 func newTop(c *connection) *cobra.Command {
@@ -161,7 +161,7 @@ func (t *topLists) print(fresh map[string]*inspect.Top, running map[string]bool,
 	}
 	text := all.Text()
 	if len(lacking) > 0 {
-		text += fmt.Sprintf("no list from %s: %s\n", legacy.Plural(len(lacking), "node"), some(lacking))
+		text += fmt.Sprintf("no list from %s: %s\n", words.Plural(len(lacking), "node"), some(lacking))
 	}
 	return t.screen.Show(text)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -217,7 +218,7 @@ func explainPort(ctx context.Context, c *config.Config, e *readback.Explanation)
 	if ready == 0 {
 		return
 	}
-	text := legacy.Plural(ready, "ready endpoint") + ", none with this port"
+	text := words.Plural(ready, "ready endpoint") + ", none with this port"
 	services, err := c.Services(ctx, name.Namespace, labels.Everything(), zap.NewNop())
 	for i := range services {
 		for _, p := range services[i].Spec.Ports {

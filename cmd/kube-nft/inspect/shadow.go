@@ -6,7 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // shadows reports whether the daemon that answers is in the shadow mode.
@@ -18,7 +18,7 @@ func shadowRows(s *peer.Shadow, now time.Time) (rows [][]string) {
 	if !s.Compared.IsZero() {
 		compared = fmt.Sprintf("%s, %s ago; %s of kube-proxy's; it took %s",
 			s.Compared.UTC().Truncate(time.Second).Format(time.RFC3339), now.Sub(s.Compared).Round(time.Second),
-			legacy.Plural(s.Frontends, "frontend"), time.Duration(s.Seconds*float64(time.Second)).Round(time.Millisecond))
+			words.Plural(s.Frontends, "frontend"), time.Duration(s.Seconds*float64(time.Second)).Round(time.Millisecond))
 	}
 	rows = append(rows, []string{"Compared", compared})
 	if s.Problem != "" {

@@ -22,9 +22,9 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // Bounds and defaults of top.
@@ -412,7 +412,7 @@ func (l *Top) Text() string {
 	var b bytes.Buffer
 	here, services, nodeHead := "this node", "Services", ""
 	if l.Nodes > 0 {
-		here, services, nodeHead = legacy.Plural(l.Nodes, "node"), "rows", "NODE\t"
+		here, services, nodeHead = words.Plural(l.Nodes, "node"), "rows", "NODE\t"
 	}
 	fmt.Fprintf(&b, "%s, %.1f s: %d %s", l.Time.Format(time.TimeOnly), l.IntervalSeconds, len(l.Services)+l.Omitted,
 		services)

@@ -22,6 +22,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A survey is what plan and apply find on a node and in the source.
@@ -124,7 +125,7 @@ func (s *survey) nodeChecks(c *config.Config, addrs, local []netip.Addr, serves 
 	if len(addrs) > 0 && !slices.ContainsFunc(addrs, isLocal) {
 		checks = append(checks, migrate.Check{
 			Level: migrate.Warning, About: "Node " + c.NodeName,
-			Found: fmt.Sprintf("none of its addresses, %s, is on an interface of this node", legacy.Some(addrs, 10, ", ")),
+			Found: fmt.Sprintf("none of its addresses, %s, is on an interface of this node", words.Some(addrs, 10, ", ")),
 			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count " +
 				"as such", Do: "look whether --hostname-override is this node's name",
 		})
@@ -209,7 +210,7 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 	}
 	return migrate.Check{
 		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node",
-		Found: legacy.Some(slices.Sorted(maps.Keys(seen)), shownServices, ", "),
+		Found: words.Some(slices.Sorted(maps.Keys(seen)), shownServices, ", "),
 		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops " +
 			"them, as kube-proxy's other modes do",
 		Do: "annotate these Services with kube-nft.io/local-fallback: cluster, which goes on serving them so, have " +
