@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/neighbours"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
@@ -64,10 +65,10 @@ type daemon struct {
 	// The goroutine of sync sets the fields below before the loop runs.
 	ruleset   *services.Ruleset
 	localhost *localhostPorts
-	loop      *proxysync.Loop // set before it runs
-	takeover  *takeover       // from kube-proxy; nil without one
-	sample    sample          // of what is served
-	apply     *apply          // ends the daemon with its takeover; nil if it runs on
+	loop      *proxysync.Loop   // set before it runs
+	takeover  *takeover         // from kube-proxy; nil without one
+	sample    neighbours.Sample // of what is served
+	apply     *apply            // ends the daemon with its takeover; nil if it runs on
 
 	ineligible string // why load balancers should not send traffic here, as last logged
 }
@@ -265,16 +266,35 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	d.keepProxyTable(ctx) // before the takeover removes kube-proxy's table
 
-	if d.config.ServiceProxyName == "" { // with a name, another proxy belongs on this node
-		d.group.Go(func() error { return d.watchProxy(ctx) })
-	}
-	d.group.Go(func() error { return d.watchForward(ctx) })
+	d.watchNeighbours(ctx)
 	source.finish()
 	d.loop = proxysync.New(source, d.ruleset, d.kernel, d.options(ctx))
 	if d.takeover != nil {
 		d.takeover.reserve()
 	}
 	return d.runLoop(ctx, d.loop)
+}
+
+// watchNeighbours notices other programs that harm Services until ctx ends.
+func (d *daemon) watchNeighbours(ctx context.Context) {
+	m := d.monitor
+	w := &neighbours.Watch{Log: d.log, Pauses: d.takingOver,
+		Warn: func(reason, text string) { m.events.node(warning, reason, "Watch", text) }}
+	var proxy atomic.Bool
+	var refusals atomic.Int64
+	m.metrics.ForwardRefusals(refusals.Load)
+	if d.config.ServiceProxyName == "" { // with a name, another proxy belongs on this node
+		m.metrics.ForeignProxy(proxy.Load)
+		d.group.Go(func() error {
+			return w.Proxy(ctx, d.config.HostProc, func(found bool) {
+				proxy.Store(found)
+				m.services.StandIn(found) // it has the health-check node ports until it ends
+			})
+		})
+	}
+	d.group.Go(func() error {
+		return w.Forward(ctx, &d.sample, 1<<d.config.MasqueradeBit, func(n int) { refusals.Store(int64(n)) })
+	})
 }
 
 // patience is the time after which the log says what the daemon waits for, again and again.

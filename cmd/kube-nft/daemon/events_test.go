@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -216,18 +215,6 @@ func TestEventLog(t *testing.T) {
 	want := map[string]any{"problem": "Unable to write event", "error": "connection refused"}
 	if diff := cmp.Diff(want, lines[0].ContextMap()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestForeignProxyEvent: the Node has an event that says where kube-proxy's rules are.
-func TestForeignProxyEvent(t *testing.T) {
-	e, recorded := newTestEvents(t)
-	d := daemon{config: &config.Config{}, log: zap.NewNop(), monitor: &monitor{events: e}}
-	d.reportProxy([]string{"legacy ip nat", "legacy ip6 nat"})
-	const want = "Node /node (node), -: Warning ForeignProxy Watch: kube-proxy programs this node as well, in legacy ip " +
-		"nat, legacy ip6 nat: "
-	if len(*recorded) != 1 || !strings.HasPrefix((*recorded)[0], want) {
-		t.Errorf("got %q, want %q", *recorded, want)
 	}
 }
 

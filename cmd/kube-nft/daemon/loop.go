@@ -56,7 +56,7 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	if r.ReviewReason != "" { // what has taken our tables away, such as nft flush ruleset, has taken that one, too
 		d.keepProxyTable(ctx)
 	}
-	d.sample.follow(&r.Delta)
+	d.sample.Follow(&r.Delta)
 	d.localhost.committed(r.Delta)
 	d.ejection.Committed(&r.Delta)
 	if d.flows != nil {

@@ -1,11 +1,10 @@
-package daemon
+package neighbours
 
 import (
 	"context"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,7 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// How often the daemon looks for rules that refuse connections to endpoints: after a commit of any program to
+// How often Forward looks for rules that refuse connections to endpoints: after a commit of any program to
 // nf_tables, but at most once in forwardInterval. Legacy iptables does not notify, so it also looks once in
 // forwardAudit. After a look it pauses for forwardRest times as long as the look took.
 const (
@@ -29,15 +28,15 @@ const (
 // maxSample is how many Service ports the sample of endpoints has.
 const maxSample = 64
 
-// A sample has some of the Service ports that are served, to know some endpoints. Methods may be called from any
+// A Sample has some of the Service ports that are served, to know some endpoints. Methods may be called from any
 // goroutine.
-type sample struct {
+type Sample struct {
 	mu    sync.Mutex
 	ports map[tracker.PortID]*tracker.ServicePort
 }
 
-// follow applies the changes of a commit.
-func (s *sample) follow(delta *tracker.Delta) {
+// Follow applies the changes of a commit.
+func (s *Sample) Follow(delta *tracker.Delta) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ports == nil {
@@ -54,7 +53,7 @@ func (s *sample) follow(delta *tracker.Delta) {
 }
 
 // targets are the endpoints of the sample.
-func (s *sample) targets() (list []firewall.Target) {
+func (s *Sample) targets() (list []firewall.Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.ports {
@@ -63,16 +62,15 @@ func (s *sample) targets() (list []firewall.Target) {
 	return list
 }
 
-// watchForward notices when this node does not forward connections to endpoints, because of the rules of
-// another program or a kernel parameter. It looks until ctx ends, except while a takeover is at work.
-func (d *daemon) watchForward(ctx context.Context) error {
+// Forward notices when this node does not forward connections to endpoints, because of the rules of another program or
+// a kernel parameter. It looks until ctx ends, and calls count with the number of such rules. mark is the bit of packets
+// to masquerade.
+func (w *Watch) Forward(ctx context.Context, sample *Sample, mark uint32, count func(refusals int)) error {
 	client, err := kernel.Open()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	var refusals atomic.Int64
-	d.monitor.metrics.ForwardRefusals(refusals.Load)
 	var known []string
 	var failing quota.Once
 	var generation uint32
@@ -81,12 +79,12 @@ func (d *daemon) watchForward(ctx context.Context) error {
 		began := time.Now()
 		rest = forwardInterval
 		now, err := client.Generation(ctx)
-		targets := d.sample.targets()
-		if d.takingOver() || len(targets) == 0 || err == nil && now == generation && began.Sub(last) < forwardAudit {
+		targets := sample.targets()
+		if w.Pauses() || len(targets) == 0 || err == nil && now == generation && began.Sub(last) < forwardAudit {
 			continue
 		}
 		generation, last = now, began
-		found, err := firewall.Look(ctx, client, targets, 1<<d.config.MasqueradeBit)
+		found, err := firewall.Look(ctx, client, targets, mark)
 		rest = max(rest, forwardRest*time.Since(began))
 		if ctx.Err() != nil {
 			return nil
@@ -94,20 +92,20 @@ func (d *daemon) watchForward(ctx context.Context) error {
 		if err == nil {
 			failing.Over()
 		} else if failing.Report(err.Error()) {
-			d.log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
+			w.Log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
 		}
 		found = slices.DeleteFunc(found, func(f firewall.Finding) bool { return f.Unless != "" })
-		refusals.Store(int64(len(found)))
+		count(len(found))
 		var places []string
 		for _, f := range found {
 			if places = append(places, f.Where); !slices.Contains(known, f.Where) {
 				text := "connections to endpoints are refused on this node: " + f.String()
-				d.log.Warn(text, zap.String("remedy", f.Remedy))
-				d.monitor.events.node(warning, "ForwardRefused", "Watch", text+". Do: "+f.Remedy)
+				w.Log.Warn(text, zap.String("remedy", f.Remedy))
+				w.Warn("ForwardRefused", text+". Do: "+f.Remedy)
 			}
 		}
 		if gone := slices.DeleteFunc(known, func(p string) bool { return slices.Contains(places, p) }); len(gone) > 0 {
-			d.log.Info("connections to endpoints are not refused any more", zap.String("by", strings.Join(gone, ", ")))
+			w.Log.Info("connections to endpoints are not refused any more", zap.String("by", strings.Join(gone, ", ")))
 		}
 		known = places
 	}
