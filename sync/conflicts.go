@@ -16,10 +16,10 @@ const (
 	conflictsTotal        = 100
 )
 
-// A conflictLog logs conflicts, their ends, and annotations that are ignored, within limits.
+// A conflictLog logs conflicts, their ends, and what this node does not serve, within limits.
 type conflictLog struct {
-	log                      *zap.Logger
-	conflicts, ends, ignored *quota.Quota
+	log                       *zap.Logger
+	conflicts, ends, unserved *quota.Quota
 }
 
 func newConflictLog(log *zap.Logger) *conflictLog {
@@ -31,7 +31,7 @@ func newConflictLog(log *zap.Logger) *conflictLog {
 			}}
 	}
 	return &conflictLog{log: log, conflicts: minute("conflicts"), ends: minute("ends of conflicts"),
-		ignored: minute("refused Services and annotations")}
+		unserved: minute("Services and annotations that are not served")}
 }
 
 // add logs new conflicts and the ends of others. It returns the conflicts that it has logged.
@@ -54,18 +54,17 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerCh
 	return logged
 }
 
-// addRefused logs Services, and annotations of Services, that this node does not serve. It returns those that it has
-// logged.
-func (c *conflictLog) addRefused(services []*tracker.Refusal,
-	annotations []services.Unmet) (logged []*tracker.Refusal) {
-	for _, a := range annotations {
-		services = append(services, a.Refusal())
-	}
-	for _, r := range services {
-		if c.ignored.Allow(r.Namespace, "") {
-			logged = append(logged, r)
-			c.log.Warn("this node does not serve what a Service requests", zap.Error(r))
+// addUnserved logs Services, and annotations of Services, that this node does not serve.
+func (c *conflictLog) addUnserved(overQuota []*tracker.OverQuota, unmet []services.Unmet) {
+	add := func(namespace string, err error) {
+		if c.unserved.Allow(namespace, "") {
+			c.log.Warn("this node does not serve what a Service requests", zap.Error(err))
 		}
 	}
-	return logged
+	for _, o := range overQuota {
+		add(o.Namespace, o)
+	}
+	for _, u := range unmet {
+		add(u.ID.Namespace, u)
+	}
 }

@@ -101,12 +101,13 @@ func TestFloodOfConflicts(t *testing.T) {
 		if n := lines("a conflict is over: the loser is served there now"); n != conflictsPerNamespace {
 			t.Errorf("%d ends of conflicts logged, want %d", n, conflictsPerNamespace)
 		}
-		var ignored []services.Unmet
+		var unmet []services.Unmet
 		for i := range 20 {
-			ignored = append(ignored, services.Unmet{ID: id("bad", i)})
+			unmet = append(unmet, services.Unmet{ID: id("bad", i)})
 		}
-		if n := len(c.addRefused(nil, ignored)); n != conflictsPerNamespace {
-			t.Errorf("%d ignored annotations logged, want %d", n, conflictsPerNamespace)
+		c.addUnserved(nil, unmet)
+		if n := lines("this node does not serve what a Service requests"); n != conflictsPerNamespace {
+			t.Errorf("%d unmet annotations logged, want %d", n, conflictsPerNamespace)
 		}
 	})
 }

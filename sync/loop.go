@@ -468,8 +468,8 @@ func (l *Loop) done(charge bool, report Report) {
 	}
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.OwnerChanges()), standing
-	unmet, standing := l.ruleset.Unmet()
-	report.Refused, report.StandUnmet = l.conflicts.addRefused(report.Delta.Refused, unmet), standing
+	report.Unmet, report.StandUnmet = l.ruleset.Unmet()
+	l.conflicts.addUnserved(report.Delta.OverQuota, report.Unmet)
 	if l.synced {
 		l.commits.add(&report)
 	} else {

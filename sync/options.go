@@ -72,8 +72,8 @@ type Report struct {
 	NodePorts    []netip.Addr        // the addresses at which node ports are reached
 	Conflicts    []services.Conflict // new ones that were logged
 	Standing     int                 // conflicts that there are now, new ones or not
-	Refused      []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
-	StandUnmet   int                 // annotations that it does not follow now
+	Unmet        []services.Unmet    // annotations that this node has ceased to follow
+	StandUnmet   int                 // those that it does not follow now
 	SkippedPorts int                 // ports of Services that are skipped now, see Options.Skipped
 	ReviewReason string              // why the tables were checked or repaired; empty for an ordinary sync
 }

@@ -27,9 +27,9 @@ type Delta struct {
 	Waiting int
 	Slowest string
 	Wait    time.Duration
-	// Refused are Services that Config.Quota leaves out from now on, and Unserved how many it leaves out in all.
-	Refused  []*Refusal
-	Unserved int
+	// OverQuota are Services that Config.Quota leaves out from now on, and Unserved how many it leaves out in all.
+	OverQuota []*OverQuota
+	Unserved  int
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
 	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
 	// held up, the delta keeps the earliest.
@@ -85,7 +85,7 @@ func (d *Delta) Merge(newer Delta) {
 		d.Oldest = newer.Oldest
 	}
 	d.Waiting, d.Slowest, d.Wait = newer.Waiting, newer.Slowest, newer.Wait
-	d.Refused, d.Unserved = append(d.Refused, newer.Refused...), newer.Unserved
+	d.OverQuota, d.Unserved = append(d.OverQuota, newer.OverQuota...), newer.Unserved
 	room := max(0, maxTriggers-len(d.Triggers))
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }

@@ -256,7 +256,7 @@ func TestQuota(t *testing.T) {
 			delete(served, id.Namespace+"/"+id.Service)
 		}
 		var told []string
-		for _, r := range d.Refused {
+		for _, r := range d.OverQuota {
 			told = append(told, r.Namespace+"/"+r.Name)
 		}
 		if n := len(tr.Unserved(100)); n != unserved {

@@ -135,9 +135,16 @@ func (t *Tracker) measure(e *entry) {
 	}
 }
 
+// An OverQuota says which Service Config.Quota leaves out, and why.
+type OverQuota struct{ Namespace, Name, Reason string }
+
+func (o *OverQuota) Error() string {
+	return fmt.Sprintf("Service %s/%s: %s", o.Namespace, o.Name, o.Reason)
+}
+
 // applyQuotas decides which Services are served, in the namespaces whose demand has changed, and returns those
 // that have become too much.
-func (t *Tracker) applyQuotas() (refused []*Refusal) {
+func (t *Tracker) applyQuotas() (over []*OverQuota) {
 	for _, n := range t.recount {
 		n.recount = false
 		granted, leftOut := 0, 0
@@ -163,10 +170,10 @@ func (t *Tracker) applyQuotas() (refused []*Refusal) {
 			}
 			e.forgetListings()
 			t.touch(e)
-			e.refusal = nil
+			e.over = nil
 			if e.granted == nothing {
-				e.refusal = t.overQuota(e, granted)
-				refused = append(refused, e.refusal)
+				e.over = t.overQuota(e, granted)
+				over = append(over, e.over)
 			}
 		}
 		t.unserved += leftOut - n.unserved
@@ -175,7 +182,7 @@ func (t *Tracker) applyQuotas() (refused []*Refusal) {
 	}
 	clear(t.recount)
 	t.recount = t.recount[:0]
-	return refused
+	return over
 }
 
 // byAge orders Services as ByAge orders their ports.
@@ -187,10 +194,10 @@ func (e *entry) byAge(o *entry) int {
 		cmp.Compare(e.name, o.name))
 }
 
-// overQuota is the refusal of a Service for which too little of its namespace's quota is left.
-func (t *Tracker) overQuota(e *entry, granted int) *Refusal {
-	return &Refusal{
-		Kind: kindService, Namespace: e.namespace, Name: e.name, UID: e.service.uid, Field: "spec",
+// overQuota describes a Service for which too little of its namespace's quota is left.
+func (t *Tracker) overQuota(e *entry, granted int) *OverQuota {
+	return &OverQuota{
+		Namespace: e.namespace, Name: e.name,
 		Reason: fmt.Sprintf("the Service asks for %d elements, but older Services of its namespace use %d of the %d that a "+
 			"namespace may have on a node "+
 			"(--namespace-quota); the Service is not served: give it fewer ports, addresses or endpoints, or raise the flag "+

@@ -17,7 +17,7 @@ func (t *Tracker) Take() Delta {
 	defer t.mu.Unlock()
 	var d Delta
 	now := t.config.Clock()
-	d.Refused, d.Unserved = t.applyQuotas(), t.unserved
+	d.OverQuota, d.Unserved = t.applyQuotas(), t.unserved
 	if changed := len(t.dirty); !t.begun {
 		for _, n := range t.dirty {
 			changed += len(n.dirty)

@@ -110,7 +110,7 @@ type entry struct {
 
 	demand  demand
 	granted grant
-	refusal *Refusal // why nothing is granted; else nil
+	over    *OverQuota // why nothing is granted; else nil
 
 	silent map[PortID][]netip.AddrPort // see Tracker.LeaveOut; the oldest first
 

@@ -8,7 +8,7 @@ import (
 
 // An UnservedService is one that Config.Quota leaves out.
 type UnservedService struct {
-	Refusal   *Refusal
+	*OverQuota
 	Addresses []netip.Addr // of the Service: cluster IPs, load-balancer IPs and external IPs
 	NodePorts []uint16
 }
@@ -40,7 +40,7 @@ func (t *Tracker) Unserved(limit int) (list []UnservedService) {
 
 // unserved describes a Service that the quota leaves out.
 func (e *entry) unserved() UnservedService {
-	u := UnservedService{Refusal: e.refusal}
+	u := UnservedService{OverQuota: e.over}
 	for i := range e.service.fronts {
 		f := &e.service.fronts[i]
 		u.Addresses = slices.Concat(u.Addresses, []netip.Addr{f.clusterIP}, f.loadBalancers, f.externalIPs)

@@ -114,7 +114,8 @@ func TestPluginStatus(t *testing.T) {
 			return answers(stdout, servingStatus("v1"))
 		case "c-waits":
 			s := servingStatus("v2")
-			s.Daemon.Status = &peer.Status{WaitingFor: "the API server: refused", Conflicts: 2, RefusedFields: 1}
+			s.Daemon.Status = &peer.Status{WaitingFor: "the API server: refused", Conflicts: 2, RefusedFields: 5,
+				SkippedPorts: 1, UnmetAnnotations: 1, UnservedServices: 1, UnservedChecks: 1}
 			return answers(stdout, s)
 		case "silent":
 			<-ctx.Done()
@@ -137,7 +138,7 @@ func TestPluginStatus(t *testing.T) {
 			"NODE      VERSION  HEALTHY  IN SYNC  SERVICES  ENDPOINTS  REFUSALS  CONFLICTS  REPAIRS  STATE",
 			"a-serves  v2       yes      60m      7         20         0         0          3        healthy",
 			"b-older   v1       yes      60m      7         20         0         0          3        healthy",
-			"c-waits   v2       no       -        7         20         1         2          0        " +
+			"c-waits   v2       no       -        7         20         4         2          0        " +
 				"has not synced since its start; it waits for the API server: refused",
 			"e-broken  -        -        -        -         -          -         -          -        " +
 				"command terminated with exit code 2: kube-nft: needs CAP_NET_ADMIN",

@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -97,6 +99,63 @@ func TestRefusedExternalIPIsAnEvent(t *testing.T) {
 		})
 	})
 	checkScrape(t, `kube_nft_refused_fields_total{kind="Service"} 1`)
+	if t.Failed() {
+		t.Log(p.Stderr())
+	}
+}
+
+// TestWhatTheQuotaLeavesOut: a Service over the quota and an annotation that is not followed are no invalid fields. Each
+// is counted once while it lasts, and has an event of its own kind.
+func TestWhatTheQuotaLeavesOut(t *testing.T) {
+	t.Parallel()
+	lab.Require(t)
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	slotted, large := lab.Service("shop", "slotted", firstWeb), lab.Service("shop", "large", firstWeb.Next())
+	slotted.Annotations = map[string]string{"kube-nft.io/lb-algorithm": "maglev"}
+	large.CreationTimestamp.Time = slotted.CreationTimestamp.Add(time.Hour)
+	few := large.DeepCopy()
+	for i := range int32(15) {
+		large.Spec.Ports = append(large.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("more-", i), Protocol: corev1.ProtocolTCP,
+			Port: 1000 + i})
+	}
+	server, p := startWithServer(t, func(s *apiserver.Server) {
+		s.Apply(lab.Node(lab.NodeName), slotted, large,
+			lab.Slice("shop", "slotted", 1, lab.FamilyOf(firstWeb), lab.Addresses(webPods, 3)))
+	}, "--namespace-quota=100")
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	check := func(each int) {
+		t.Helper()
+		checkScrape(t, fmt.Sprint("kube_nft_unserved_services ", each), fmt.Sprint("kube_nft_unmet_annotations ", each),
+			`kube_nft_refused_fields_total{kind="Service"} 0`)
+		var status struct {
+			Daemon struct{ RefusedFields, UnmetAnnotations, UnservedServices int }
+		}
+		out := runProxy(t, "status", "-o", "json")
+		if err := json.Unmarshal([]byte(out.Stdout), &status); err != nil {
+			t.Fatalf("%v\n%s", err, out.Stdout)
+		}
+		if d := status.Daemon; d.RefusedFields != 0 || d.UnmetAnnotations != each || d.UnservedServices != each {
+			t.Errorf("status has %+v, want %d unmet annotations and unserved Services, and no refused field", d, each)
+		}
+	}
+	check(1)
+	for reason, service := range map[string]string{"ServiceUnserved": "large", "AnnotationUnmet": "slotted"} {
+		lab.Eventually(t, "the event "+reason, func() bool {
+			return slices.ContainsFunc(server.Events(), func(e *eventsv1.Event) bool {
+				return e.Reason == reason && e.Regarding.Kind == "Service" && e.Regarding.Name == service &&
+					strings.Contains(e.Note, "--namespace-quota")
+			})
+		})
+	}
+	for _, e := range server.Events() {
+		if e.Reason == "FieldRefused" {
+			t.Errorf("the event %s: %s", e.Reason, e.Note)
+		}
+	}
+	slotted.Annotations = nil
+	server.Apply(slotted, few)
+	check(0)
 	if t.Failed() {
 		t.Log(p.Stderr())
 	}

@@ -127,13 +127,12 @@ type Unmet struct {
 	Annotation, Reason string
 }
 
-// Refusal is an Unmet as it is told to people.
-func (u Unmet) Refusal() *tracker.Refusal {
+func (u Unmet) Error() string {
 	field := "metadata.annotations[" + u.Annotation + "]"
 	if u.Annotation == weight {
 		field += " of its EndpointSlices"
 	}
-	return &tracker.Refusal{Kind: "Service", Namespace: u.ID.Namespace, Name: u.ID.Service, Field: field, Reason: u.Reason}
+	return fmt.Sprintf("Service %s/%s: %s: %s", u.ID.Namespace, u.ID.Service, field, u.Reason)
 }
 
 // unmet is Ruleset.Unmet.

@@ -70,7 +70,7 @@ func TestQuotaWithoutSlots(t *testing.T) {
 		told, n := r.Unmet()
 		var texts []string
 		for _, u := range told {
-			texts = append(texts, u.Refusal().Error())
+			texts = append(texts, u.Error())
 		}
 		if got := len(r.Want()[nft.IP].Sets[clusterMap].Map); n != standing || !slices.Equal(texts, fresh) ||
 			got != places {

@@ -37,7 +37,7 @@ func newStatus(c *connection) *cobra.Command {
 without a pod, and those that do not answer, have a line as well.
 
 HEALTHY says whether changes reach the kernel in time. IN SYNC is the age of the last commit, if no
-change waits for too long. REFUSALS counts what the node does not serve as it is asked for: fields,
+change waits for too long. REFUSALS counts what the node does not serve now as it is asked for:
 ports, annotations, health checks, and Services over their quota. REPAIRS counts how often other
 programs changed kube-nft's tables since the daemon's start. STATE names what the daemon waits for,
 rules of kube-proxy on the node, and firewalls that refuse connections to endpoints. -o wide has more
@@ -191,7 +191,7 @@ func (s *nodeStatus) cells(wide bool, now time.Time) []string {
 	}
 	if s.Status != nil && s.Status.Daemon.Status != nil {
 		d := &s.Status.Daemon
-		refusals := d.RefusedFields + d.SkippedPorts + d.UnmetAnnotations + d.UnservedServices + d.UnservedChecks
+		refusals := d.SkippedPorts + d.UnmetAnnotations + d.UnservedServices + d.UnservedChecks
 		cells[1], cells[2] = d.Version, yesOrNo(d.Works())
 		cells[6], cells[7], cells[8] = fmt.Sprint(refusals), fmt.Sprint(d.Conflicts), fmt.Sprint(d.Repairs)
 		more[3] = fmt.Sprint(d.SyncFailures)

@@ -29,8 +29,8 @@ func (d *daemon) status() *peer.Status {
 	s := d.monitor.status()
 	s.NodeMissing, s.Shadow = nodeMissing(d.tracker)(), d.shadow.status()
 	for _, u := range d.tracker.Unserved(maxUnserved) {
-		s.Unserved = append(s.Unserved, peer.UnservedService{Namespace: u.Refusal.Namespace, Name: u.Refusal.Name,
-			Reason: u.Refusal.Reason, Addresses: u.Addresses[:min(len(u.Addresses), maxUnservedAddresses)],
+		s.Unserved = append(s.Unserved, peer.UnservedService{Namespace: u.Namespace, Name: u.Name,
+			Reason: u.Reason, Addresses: u.Addresses[:min(len(u.Addresses), maxUnservedAddresses)],
 			NodePorts: u.NodePorts[:min(len(u.NodePorts), maxUnservedAddresses)]})
 	}
 	ejected := d.ejection.Endpoints()

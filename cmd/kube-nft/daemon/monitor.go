@@ -229,8 +229,11 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, c := range r.Conflicts {
 		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
 	}
-	for _, refusal := range r.Refused {
-		m.refused(refusal)
+	for _, o := range r.Delta.OverQuota {
+		m.events.service(o.Namespace, o.Name, tracker.PortID{}, "ServiceUnserved", "Program", o.Error())
+	}
+	for _, u := range r.Unmet {
+		m.events.service(u.ID.Namespace, u.ID.Service, tracker.PortID{}, "AnnotationUnmet", "Program", u.Error())
 	}
 	if r.ReviewReason != "" && r.Operations > 0 {
 		m.events.node(warning, "TablesRepaired", "Program",

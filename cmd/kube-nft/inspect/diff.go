@@ -36,7 +36,7 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 	ruleset := compile(c, t, nil, local)
 	unmet, _ := ruleset.Unmet()
 	for _, u := range unmet {
-		c.Log(stderr).Warn("a node does not serve what a Service requests", zap.Error(u.Refusal()))
+		c.Log(stderr).Warn("a node does not serve what a Service requests", zap.Error(u))
 	}
 	_, err = io.WriteString(stdout, ruleset.Want().Text())
 	return err
