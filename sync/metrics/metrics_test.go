@@ -278,7 +278,7 @@ func TestCommitted(t *testing.T) {
 		kube_nft_elements{ip_family="IPv4",set="services"} 10
 		kube_nft_elements{ip_family="IPv6",set="services"} 20
 		kube_nft_conflicts 0
-		kube_nft_refused_ports 3
+		kube_nft_skipped_ports 3
 		kube_nft_unmet_annotations 5
 		kube_nft_unserved_services 7
 		kube_nft_waiting_services 6

@@ -47,7 +47,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 			Help: "Frontends that a Service asks for and that another Service has.",
 		}),
 		skippedPorts: f.NewGauge(prometheus.GaugeOpts{
-			Name: "kube_nft_refused_ports",
+			Name: "kube_nft_skipped_ports",
 			Help: "Service ports that this node skips, because the kernel refuses their rules.",
 		}),
 		unmet: f.NewGauge(prometheus.GaugeOpts{
