@@ -1,14 +1,14 @@
 package layout
 
-// A Refusal is a reason for which new connections are refused.
-type Refusal struct {
-	Cause string // as metrics and commands name it
+// A RefusalCause is a reason for which our rules reject or drop new connections.
+type RefusalCause struct {
+	Name  string // in metrics and commands
 	Chain string // that everything refused for it ends in; its first rule counts
 }
 
-// Refusals lists all of them.
-func Refusals() []Refusal {
-	return []Refusal{
+// RefusalCauses lists all of them.
+func RefusalCauses() []RefusalCause {
+	return []RefusalCause{
 		{"no-endpoints", RejectChain},              // a frontend of a Service that has no endpoint anywhere
 		{"source-range", DropSourceChain},          // a client outside of loadBalancerSourceRanges
 		{"not-local", DropNotLocalChain},           // a traffic policy Local, and no endpoint on this node

@@ -16,17 +16,17 @@ type ruleCounter interface {
 // made, by cause. A cause is missing if another program has removed the chain that counts it.
 func ReadRefusals(ctx context.Context, r ruleCounter, f nft.Family) (map[string]uint64, error) {
 	var chains []string
-	for _, refusal := range layout.Refusals() {
-		chains = append(chains, refusal.Chain)
+	for _, cause := range layout.RefusalCauses() {
+		chains = append(chains, cause.Chain)
 	}
 	counts, err := r.RuleCounters(ctx, f, chains...)
 	if err != nil {
 		return nil, err
 	}
 	causes := make(map[string]uint64, len(counts))
-	for _, refusal := range layout.Refusals() {
-		if n, ok := counts[refusal.Chain]; ok {
-			causes[refusal.Cause] = n
+	for _, cause := range layout.RefusalCauses() {
+		if n, ok := counts[cause.Chain]; ok {
+			causes[cause.Name] = n
 		}
 	}
 	return causes, nil

@@ -37,8 +37,8 @@
 //	reject-new               no endpoints anywhere
 //	drop-not-local           endpoints, and none that a traffic policy Local allows
 //
-// A refused connection ends in a chain that is called after the reason (layout.Refusals) and counts it. All Services
-// share these chains; a connection that is served does not meet the counters.
+// A refused connection ends in a chain that is called after the reason (layout.RefusalCauses) and counts it. All
+// Services share these chains; a connection that is served does not meet the counters.
 //
 // Frontends of equal policy share one chain. The chains of usual lengths always exist; others
 // come with the first frontend and go with the last. A policy ends in a pick chain: pick-N

@@ -120,7 +120,7 @@ func (c *Config) skeleton(f nft.Family) *nft.Table {
 	return t
 }
 
-// countedReject and countedDrop are the rules of the chains of layout.Refusals. All Services share them, and
+// countedReject and countedDrop are the rules of the chains of layout.RefusalCauses. All Services share them, and
 // connections that are served never come there.
 var (
 	countedReject = []nft.Rule{{nft.Counter{}}, {nft.RejectTCP{}}, {nft.Reject{}}}
