@@ -91,8 +91,8 @@ func (f *Firewall) base(c baseChain) base {
 		family: c.family, name: c.name, drops: c.drops, chains: t}
 }
 
-// A Refusal says which base chain refuses a forwarded packet.
-type Refusal struct {
+// A Blocker is what refuses a packet of a connection to an endpoint: a base chain of another program.
+type Blocker struct {
 	Where string // "table inet filter, chain forward"
 	By    string // "its policy"
 	// General says that what refuses it concerns all Services, and not certain addresses, ports or interfaces.
@@ -107,12 +107,12 @@ type Refusal struct {
 }
 
 // String says what the rules do.
-func (r *Refusal) String() string {
+func (b *Blocker) String() string {
 	what, them := " refuses it", "it"
-	if r.Answer {
+	if b.Answer {
 		what, them = " refuses the answers", "them"
 	}
-	return r.Where + ": " + r.By + what + unlessText(r.Unless, them)
+	return b.Where + ": " + b.By + what + unlessText(b.Unless, them)
 }
 
 // unlessText says that a rule may accept what another refuses; empty without such a rule.
@@ -132,9 +132,9 @@ var answerHooks = map[uint32]uint32{
 // Refuses returns what refuses a packet at a hook behind its translation, or its answer: for certain, else unless an
 // uncertain rule accepts it; nil if nothing does. hook is NF_INET_FORWARD, NF_INET_LOCAL_OUT or NF_INET_LOCAL_IN of
 // linux/netfilter.h.
-func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal, error) {
+func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Blocker, error) {
 	var unread error
-	var uncertain *Refusal
+	var uncertain *Blocker
 	for _, answer := range []bool{false, true} {
 		if answer {
 			hook, p = answerHooks[hook], p.reply()
@@ -150,12 +150,12 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 			if !out.refused {
 				continue
 			}
-			refusal := &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer, Unless: out.unless,
+			blocker := &Blocker{Where: b.where, By: out.by, General: out.general, Answer: answer, Unless: out.unless,
 				Remedy: b.remedy(hook, &p, &out), firewalld: b.table == firewalld}
-			if refusal.Unless == "" {
-				return refusal, nil
+			if blocker.Unless == "" {
+				return blocker, nil
 			}
-			uncertain = cmp.Or(uncertain, refusal)
+			uncertain = cmp.Or(uncertain, blocker)
 		}
 	}
 	return uncertain, unread

@@ -176,25 +176,25 @@ func (f *Firewall) Survey(ctx context.Context, targets []Target, mark uint32) (l
 	for _, family := range nft.Families {
 		kinds, seen := trials(targets, mark, family), map[int]bool{} // findings of this family
 		for _, k := range kinds {
-			refusal, tryErr := f.refuses(ctx, k)
+			blocker, tryErr := f.refuses(ctx, k)
 			if errors.Is(tryErr, ErrTooMany) {
 				return nil, tryErr
 			}
 			err = cmp.Or(err, tryErr)
-			if refusal == nil {
+			if blocker == nil {
 				continue
 			}
 			at := slices.IndexFunc(list, func(f Finding) bool {
-				return f.Where == refusal.Where && f.By == refusal.By && (f.Unless == "") == (refusal.Unless == "")
+				return f.Where == blocker.Where && f.By == blocker.By && (f.Unless == "") == (blocker.Unless == "")
 			})
 			if at < 0 {
 				at = len(list)
 				example := k.text
-				if refusal.Answer {
+				if blocker.Answer {
 					example = "the answers to " + example
 				}
-				list = append(list, Finding{Where: refusal.Where, By: refusal.By, Example: example, Remedy: refusal.Remedy,
-					Unless: refusal.Unless, Firewalld: refusal.firewalld})
+				list = append(list, Finding{Where: blocker.Where, By: blocker.By, Example: example, Remedy: blocker.Remedy,
+					Unless: blocker.Unless, Firewalld: blocker.firewalld})
 			}
 			list[at].Refused++
 			if !seen[at] {
@@ -214,14 +214,14 @@ type kind struct {
 }
 
 // refuses returns what refuses a kind of connections in general; nil if one of its clients is accepted.
-func (f *Firewall) refuses(ctx context.Context, k kind) (found *Refusal, err error) {
+func (f *Firewall) refuses(ctx context.Context, k kind) (found *Blocker, err error) {
 	for _, p := range k.packets {
-		refusal, tryErr := f.Refuses(ctx, unix.NF_INET_FORWARD, p)
-		if err = cmp.Or(err, tryErr); refusal == nil {
+		blocker, tryErr := f.Refuses(ctx, unix.NF_INET_FORWARD, p)
+		if err = cmp.Or(err, tryErr); blocker == nil {
 			return nil, err
 		}
-		if refusal.General && (found == nil || found.Unless == "") {
-			found = refusal
+		if blocker.General && (found == nil || found.Unless == "") {
+			found = blocker
 		}
 	}
 	return found, err

@@ -87,19 +87,19 @@ func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 		default:
 			forwarded++
 		}
-		refusal, err := rules.Refuses(ctx, hook, to)
+		blocker, err := rules.Refuses(ctx, hook, to)
 		if err != nil {
 			return append(facts, answerFact{Topic: "Firewall", Text: "not known: " + err.Error()})
 		}
-		if refusal == nil {
+		if blocker == nil {
 			continue
 		}
-		text := refusal.String()
+		text := blocker.String()
 		if refused[text] == nil {
 			order = append(order, text)
 		}
-		refused[text], remedies[text] = append(refused[text], ep.String()), refusal.Remedy
-		if !refusal.General {
+		refused[text], remedies[text] = append(refused[text], ep.String()), blocker.Remedy
+		if !blocker.General {
 			remedies[text] = ""
 		}
 	}

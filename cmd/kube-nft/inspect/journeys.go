@@ -270,8 +270,8 @@ func (w *journeys) vanished(p *TracedPacket, s *readback.Frontend, j *journey) s
 		}
 		first := firewall.Packet{Family: family, Source: j.first.Source.Addr(), SourcePort: j.first.Source.Port(),
 			Protocol: j.first.Protocol, In: p.In, State: firewall.StateNew}
-		if refusal, _ := rules.Refuses(ctx, unix.NF_INET_FORWARD, first.Translated(ep)); refusal != nil {
-			return text + refusal.String()
+		if blocker, _ := rules.Refuses(ctx, unix.NF_INET_FORWARD, first.Translated(ep)); blocker != nil {
+			return text + blocker.String()
 		}
 	}
 	return text + "dropped by legacy iptables, or by the kernel (no route, rp_filter)"
