@@ -24,8 +24,6 @@ type Journal struct {
 	sets     map[string]*nft.Set
 	chains   map[string]*nft.Chain
 	work     int
-
-	spare map[string]*nft.Element // empty; most commits touch one set, so that the next one needs no new map
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -93,9 +91,7 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 	touched := j.elements[set]
 	if touched == nil {
-		if touched, j.spare = j.spare, nil; touched == nil {
-			touched = make(map[string]*nft.Element)
-		}
+		touched = make(map[string]*nft.Element)
 		j.elements[set] = touched
 	}
 	return touched
@@ -172,7 +168,8 @@ func (j *Journal) touchSet(name string) {
 func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+len(j.chains) > 0 }
 
 // Changes appends the operations for what was touched. Elements need no order among chains and
-// sets; if only elements were touched, there is no comparison by Diff.
+// sets. If only elements were touched, there is no comparison by Diff: it would cost a change of one element 33
+// allocations and 5 µs more, beside 4 µs for the rest of its compilation and 8 µs for its commit.
 func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	d := differ{family: j.Table.Family, ops: ops}
 	if j.gone || len(j.sets)+len(j.chains) > 0 || j.orphaned() {
@@ -278,9 +275,6 @@ func (j *Journal) pendingElements(name string, have, want *nft.Table) {
 	}
 }
 
-// maxSpare is up to which length a map is kept: to clear a map, or walk over it, takes as long as it was.
-const maxSpare = 64
-
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
 	j.found = nil
@@ -292,15 +286,8 @@ func (j *Journal) Committed() {
 			make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
-	maps.DeleteFunc(j.elements, func(set string, touched map[string]*nft.Element) bool {
-		if j.waits(j.Table.Sets[set] != nil) {
-			return false
-		}
-		if len(touched) <= maxSpare {
-			clear(touched)
-			j.spare = touched
-		}
-		return true
+	maps.DeleteFunc(j.elements, func(set string, _ map[string]*nft.Element) bool {
+		return !j.waits(j.Table.Sets[set] != nil)
 	})
 	maps.DeleteFunc(j.sets, func(set string, _ *nft.Set) bool { return !j.waits(j.Table.Sets[set] != nil) })
 	maps.DeleteFunc(j.chains, func(chain string, _ *nft.Chain) bool { return !j.waits(j.Table.Chains[chain] != nil) })
