@@ -72,7 +72,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 		ports = append(ports, port)
 	}
 	daemon := m.startDaemon(t, "--takeover=auto", "--bind-address-hard-fail")
-	daemon.AwaitLog(t, "waiting for it to end")
+	daemon.AwaitLog(t, "the takeover waits until kube-proxy")
 	write(31001, "node-1")  // while it waits
 	time.Sleep(time.Second) // it tries to bind meanwhile
 	for _, port := range ports {

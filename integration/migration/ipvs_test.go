@@ -201,7 +201,7 @@ func TestMigrateIPVSKernel(t *testing.T) {
 		"virtual server sctp "+signalService.String(), "if nothing needs it, remove it with ipvsadm -D -t 192.168.7.1:9443",
 		"apply would take this node over")
 	journal := m.apply(t)
-	if want := " of kube-proxy's IPVS mode last; "; !strings.Contains(journal, want) {
+	if want := "kube-proxy's IPVS mode still has "; !strings.Contains(journal, want) {
 		t.Errorf("apply does not say %q:\n%s", want, journal)
 	}
 	m.load.await(t, 10)
@@ -213,7 +213,7 @@ func TestMigrateIPVSKernel(t *testing.T) {
 		daemon := m.startDaemon(t)
 		awaitMetric(t, `kube_nft_takeover{state="draining"} 1`)
 		status := lab.Run(t, "", m.binary, "status")
-		if want := "of kube-proxy's IPVS mode last; "; !strings.Contains(status, want) {
+		if want := "kube-proxy's IPVS mode still has "; !strings.Contains(status, want) {
 			t.Errorf("status does not say %q:\n%s", want, status)
 		}
 		m.load.await(t, 10)

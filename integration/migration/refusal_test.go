@@ -184,7 +184,8 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 	m.program(t)
 	p = lab.Start(t, append([]string{m.binary, "migrate"}, m.applyArgs()...)...)
 	<-p.Exited()
-	if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), "refused, see the lines that begin with blocks") ||
+	if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), "cannot take over this node, see the lines that begin "+
+		"with blocks") ||
 		proxys(m.state.save(t)) == "" {
 		t.Errorf("apply over kube-proxy's rules: exit code %d\n%s", p.ExitCode(), p.Stderr())
 	}

@@ -176,7 +176,7 @@ func (b *base) remedy(hook uint32, p *Packet, out *outcome) string {
 			nft.ProtocolText(p.Protocol))
 	case b.table == firewalld:
 		return "set StrictForwardPorts=no in /etc/firewalld/firewalld.conf and reload firewalld; no zone or policy of " +
-			"firewalld can allow what others translate"
+			"firewalld can allow connections that another program translates"
 	case forward && (slices.Contains(out.through, ufwChain) || slices.Contains(out.through, ufwChain6)):
 		return "ufw route allow to POD-CIDR, for the pod CIDRs of all nodes"
 	case iptables:

@@ -126,13 +126,13 @@ func readClientLists(ctx context.Context, lists []ClientList) (entries []Affinit
 	for n := range lists {
 		if ctx.Err() != nil {
 			return r.entries,
-				fmt.Errorf("session affinity of the iptables mode: %d of %d lists of clients were not read within %v",
-					len(lists)-n, len(lists), affinityPatience)
+				fmt.Errorf("kube-nft read only %d of %d lists of clients of kube-proxy's iptables mode within %v",
+					n, len(lists), affinityPatience)
 		}
 		err = cmp.Or(err, r.readFile(&lists[n]))
 	}
 	if err != nil {
-		err = fmt.Errorf("session affinity of the iptables mode: lists of clients could not be read: %w", err)
+		err = fmt.Errorf("cannot read lists of clients of kube-proxy's iptables mode: %w", err)
 	}
 	return r.entries, err
 }

@@ -80,7 +80,7 @@ func TestAffinityUnreadable(t *testing.T) {
 	if !slices.Equal(entries, []AffinityEntry{entry}) {
 		t.Errorf("entries %v", entries)
 	}
-	want := "session affinity of the iptables mode: lists of clients could not be read: " +
+	want := "cannot read lists of clients of kube-proxy's iptables mode: " +
 		"open /proc/thread-self/net/xt_recent/KUBE-SEP-AAAAAAAAAAAAAAAA: no such file or directory"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant: %s", err, want)

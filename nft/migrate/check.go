@@ -81,7 +81,7 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 		t = NotSeen(t.About, err)
 	case len(tables) > 0:
 		t.Found = fmt.Sprintf("in %d families", len(tables))
-		t.Means = "they win over kube-proxy's rules already; they will be brought up to date"
+		t.Means = "they serve Services already, because their chains come before kube-proxy's; the takeover updates them"
 	}
 	return []Check{c, t}, features.IP6
 }
@@ -115,8 +115,8 @@ func FirewallChecks(ctx context.Context, inventory *legacy.Inventory, targets []
 	}
 	for _, f := range found {
 		c := Check{Level: Warning, About: about, Found: f.String(), Do: f.Remedy,
-			Means: "what our tables translate is forwarded, and they cannot accept what another table refuses; kube-proxy's " +
-				"chain KUBE-FORWARD, which may have accepted it, goes"}
+			Means: "the kernel forwards the packets that our tables translate, and our tables cannot override another table's " +
+				"refusal; the takeover removes kube-proxy's chain KUBE-FORWARD, which may have accepted these packets"}
 		switch {
 		case f.Unless != "":
 			c.Level = Note
@@ -149,15 +149,16 @@ var calicoCheck = Check{
 
 // liveCheck is about running kube-proxies.
 func liveCheck(processes []legacy.Process) Check {
-	c := Check{Level: OK, About: "kube-proxy", Found: "no process of it is to be seen"}
+	c := Check{Level: OK, About: "kube-proxy", Found: "no process found"}
 	if len(processes) == 0 {
 		return c
 	}
 	c.Level, c.Found = Warning, describe(processes)
-	c.Means = "it writes its rules again as soon as it misses them"
-	c.Do = "stop it on this node; its rules stay and serve until they are taken over"
+	c.Means = "kube-proxy writes its rules again when they are missing"
+	c.Do = "stop kube-proxy on this node; its rules stay and serve until kube-nft replaces them"
 	if slices.ContainsFunc(processes, func(p legacy.Process) bool { return p.Embedded }) {
-		c.Do = "start it with --disable-kube-proxy (k3s) or without kube-proxy in its arguments, if it runs one"
+		c.Do = "if this program runs kube-proxy, start it with --disable-kube-proxy (k3s), or without kube-proxy in its " +
+			"arguments"
 	}
 	return c
 }

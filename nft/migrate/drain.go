@@ -23,9 +23,9 @@ type drainError struct {
 }
 
 func (e *drainError) Error() string {
-	return fmt.Sprintf("%s of kube-proxy's IPVS mode last; its virtual servers take no new ones, and stay with "+
-		"kube-ipvs0 until these have ended, or until %s", words.Plural(e.connections, "connection"),
-		e.until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("kube-proxy's IPVS mode still has %s; its virtual servers accept no new connections; kube-nft "+
+		"removes the virtual servers and kube-ipvs0 when the last connection has ended, at %s at the latest",
+		words.Plural(e.connections, "connection"), e.until.UTC().Format(time.RFC3339))
 }
 
 // IsDraining reports whether err of Remove means that only connections of the IPVS mode are left. Call

@@ -45,8 +45,8 @@ func (h Host) processes() []Check {
 		return nil
 	}
 	return []Check{{
-		Level: Note, About: "processes", Found: "those of this container alone",
-		Means: "a kube-proxy that runs on the node is not to be seen, nor other programs",
+		Level: Note, About: "processes", Found: "kube-nft sees only those of this container",
+		Means: "kube-nft does not detect kube-proxy and firewall programs that run on the node",
 		Do:    "mount the node's /proc, and name it with --host-proc",
 	}}
 }
@@ -85,13 +85,14 @@ func (h Host) sysctls() (checks []Check) {
 		case value != "0":
 			c.Means = "packets outside a TCP window are translated like all others"
 		case major > 6 || major == 6 && minor >= 1:
-			c.Means = fmt.Sprintf("kernel %s translates late packets; packets beyond the TCP window it does not, and they can "+
-				"reset a connection, as with kube-proxy's nftables mode", h.Release)
-			c.Do = "--conntrack-tcp-be-liberal if packets of a connection take several ways, or connections are reset"
+			c.Means = fmt.Sprintf("kernel %s translates late packets, but no packets beyond the TCP window: these can reset a "+
+				"connection, as with kube-proxy's nftables mode", h.Release)
+			c.Do = "use --conntrack-tcp-be-liberal if the network routes packets of one connection over several paths, or if " +
+				"connections are reset"
 		default:
 			c.Level = Warning
-			c.Means = fmt.Sprintf("kernel %s, before 6.1, calls late packets invalid and does not translate them; "+
-				"kube-proxy's iptables mode drops them, kube-nft does not, and they can reset a connection", h.Release)
+			c.Means = fmt.Sprintf("kernel %s, before 6.1, marks late packets as invalid and does not translate them; "+
+				"kube-proxy's iptables mode drops them; kube-nft does not, so they can reset a connection", h.Release)
 			c.Do = "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or --conntrack-tcp-be-liberal"
 		}
 	})
@@ -99,7 +100,7 @@ func (h Host) sysctls() (checks []Check) {
 		if c.Means = "addresses of 127.0.0.0/8 stay on the host"; value != "0" {
 			c.Level = Note
 			c.Means = "kube-proxy set it to serve node ports at 127.0.0.1; kube-nft needs it for nothing else and leaves it"
-			c.Do = "if node ports at localhost are not asked for, set it to 0 when kube-proxy is gone for good"
+			c.Do = "if no client uses node ports at 127.0.0.1, set it to 0 after you have removed kube-proxy for good"
 		}
 	})
 	// Pods on one bridge reach each other's Services only if bridged packets pass the chains.
@@ -167,10 +168,10 @@ func version(text string) (major, minor, patch int) {
 	return major, minor, patch
 }
 
-// notDecided is what rules for ports of the host mean for Services, under any proxy.
-const notDecided = "its rules for ports of the host do not see node ports and load-balancer addresses, which are " +
-	"translated before INPUT: docs/firewalls.md says how to close them. It does decide about the health port, 10256, " +
-	"and health-check node ports: if it refuses them, load balancers take this node for dead"
+// notDecided is what a firewall's rules at the hook input mean for Services, under any proxy.
+const notDecided = "its rules at the hook input do not see connections to node ports and load-balancer addresses, " +
+	"because the kernel translates these before: docs/firewalls.md says how to close them. The rules do see the health " +
+	"port, 10256, and health-check node ports: if they refuse these, load balancers stop using this node"
 
 // firewalls looks for programs that manage the host's firewall. What they refuse at forward, FirewallChecks find in
 // the kernel.

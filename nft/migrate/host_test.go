@@ -50,7 +50,7 @@ func TestHostChecks(t *testing.T) {
 			"ok program nft: not installed",
 		}},
 		{"in a container", map[string]string{"proc/1/cmdline": "/kube-nft\x00--config=x\x00"}, []string{
-			"note processes: those of this container alone",
+			"note processes: kube-nft sees only those of this container",
 			"note module nf_conntrack: not loaded",
 			"ok program nft: not installed",
 		}},

@@ -344,7 +344,7 @@ func TestSteady(t *testing.T) {
 
 func TestNoRules(t *testing.T) {
 	inventory := legacy.Inventory{Parts: []legacy.Part{{}, {Needs: "CAP_NET_RAW"}}}
-	if got := noRules(&inventory); got != "no rules of kube-proxy's are to be seen (all can be with CAP_NET_RAW)" {
+	if got := noRules(&inventory); got != "kube-nft finds no rules of kube-proxy (to find all, it needs CAP_NET_RAW)" {
 		t.Errorf("got %q", got)
 	}
 	if got := noRules(new(legacy.Inventory)); got != "no rules of kube-proxy's are in place" {

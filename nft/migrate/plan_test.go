@@ -43,9 +43,9 @@ func inventory() legacy.Inventory {
 
 // planText is the text of a plan for inventory.
 const planText = `Before
-    warning kube-proxy: process 42 (kube-proxy --config=/var/lib/kube-proxy/config.conf) — it writes
-            its rules again as soon as it misses them. Do: stop it on this node; its rules stay and
-            serve until they are taken over
+    warning kube-proxy: process 42 (kube-proxy --config=/var/lib/kube-proxy/config.conf) —
+            kube-proxy writes its rules again when they are missing. Do: stop kube-proxy on this
+            node; its rules stay and serve until kube-nft replaces them
     blocks  kernel features: no nat
 
 Found
@@ -153,7 +153,7 @@ func TestPlanSummary(t *testing.T) {
 func TestPlanOfCleanNode(t *testing.T) {
 	plan := NewPlan(legacy.Inventory{}, nil)
 	want := `Before
-    ok      kube-proxy: no process of it is to be seen
+    ok      kube-proxy: no process found
 
 Found
             nothing of kube-proxy's, and none of the tables that it writes to

@@ -85,7 +85,7 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 func noRules(inventory *legacy.Inventory) string {
 	for i := range inventory.Parts {
 		if missing := inventory.Parts[i].Needs; missing != "" {
-			return "no rules of kube-proxy's are to be seen (all can be with " + missing + ")"
+			return "kube-nft finds no rules of kube-proxy (to find all, it needs " + missing + ")"
 		}
 	}
 	return "no rules of kube-proxy's are in place"

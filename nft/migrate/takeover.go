@@ -308,7 +308,7 @@ func (t *Takeover) serves(ctx context.Context, inventory *legacy.Inventory, miss
 	case !inForce(ours) && t.Beside:
 		return errors.New("the daemon has not committed our tables yet; see its log, and run this again")
 	case !inForce(ours):
-		return &TablesError{"they are not there"}
+		return &TablesError{"our tables do not exist"}
 	}
 	if err = t.permit(inventory, ours, missing); err == nil {
 		t.served = generation

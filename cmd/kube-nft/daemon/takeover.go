@@ -64,9 +64,8 @@ func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 func (t *takeover) record(e migrate.Entry) {
 	switch {
 	case e.Event == migrate.Waits:
-		const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything " +
-			"is taken over. " +
-			"Stop it, or start kube-nft with --takeover=never"
+		const text = "the takeover waits until kube-proxy on this node has ended, because kube-proxy would write its rules " +
+			"again; stop kube-proxy, or start kube-nft with --takeover=never"
 		t.enter(migrate.Waiting, nil)
 		t.waits.Store(new("a running kube-proxy to end: " + e.Text))
 		t.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+e.Text)

@@ -56,8 +56,9 @@ daemon removes them and the device kube-ipvs0 when the connections have ended.`,
 			return apply(ctx, reader, c, cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
-	cmd.Flags().BoolVar(&force, "force", false, "take the node over also if frontends would not be served any more")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "time limit for the whole command")
+	cmd.Flags().BoolVar(&force, "force", false,
+		"take the node over even if kube-nft would not serve some of kube-proxy's frontends")
 	return cmd
 }
 
@@ -106,7 +107,7 @@ func refuse(s *survey, journal io.Writer) error {
 	case s.problem != nil:
 		return s.problem
 	case blocks > 0:
-		return errors.New("refused, see the lines that begin with blocks")
+		return errors.New("cannot take over this node, see the lines that begin with blocks")
 	}
 	return migrate.Unread(&s.plan.Inventory)
 }

@@ -57,8 +57,8 @@ removes nothing when they are missing. kube-nft cleanup removes our tables in an
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false,
-		"wait for kube-proxy's rules also if no kube-proxy runs yet, instead of refusing")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
+		"wait for kube-proxy's rules even if kube-proxy does not run yet")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "time limit for the whole command")
 	return cmd
 }
 
