@@ -312,9 +312,7 @@ func (j *Journal) moveChain(name string) {
 
 // end moves what nothing refers to any more into the next Changes.
 func (j *Journal) end() {
-	for name, chain := range j.backlog.chains {
-		j.chains[name] = chain
-	}
+	maps.Copy(j.chains, j.backlog.chains)
 	for name, held := range j.backlog.sets {
 		j.sets[name] = held.Set
 		for key, element := range held.Map { // in case it comes back before the commit

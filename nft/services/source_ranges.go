@@ -1,7 +1,6 @@
 package services
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -133,17 +132,13 @@ func (fr *familyRules) forgetRanges(g *sourceRanges) {
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
 func (fr *familyRules) changeRanges(g *sourceRanges, have, want []netip.Prefix) {
-	gone, come := order.Difference(have, want, comparePrefixes)
+	gone, come := order.Difference(have, want, netip.Prefix.Compare)
 	for _, p := range gone {
 		fr.removeRange(g, p)
 	}
 	for _, p := range come {
 		fr.addRange(g, p)
 	}
-}
-
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 func (fr *familyRules) addRange(g *sourceRanges, p netip.Prefix) {
