@@ -20,6 +20,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/neighbours"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/shadow"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -38,8 +39,8 @@ var ErrConfigChanged = errors.New("the configuration file changed")
 type daemon struct {
 	config   *config.Config
 	log      *zap.Logger
-	kernel   *kernel.Client // nil in the shadow mode
-	shadow   *shadow        // nil except in the shadow mode
+	kernel   *kernel.Client   // nil in the shadow mode
+	shadow   *shadow.Comparer // nil except in the shadow mode
 	families []nft.Family
 	lacks    nft.Lacks // what the kernel cannot do for annotations
 	owned    bool      // our socket owns the tables
@@ -89,7 +90,7 @@ func newDaemon(c *config.Config, log *zap.Logger) *daemon {
 	d.ejection = d.newEjection()
 	switch {
 	case c.Shadow:
-		d.shadow = newShadow(d)
+		d.shadow = shadow.New(c.MinSyncPeriod)
 	case c.FlowMetrics:
 		d.flows = d.newFlows()
 	}
@@ -175,7 +176,7 @@ func (d *daemon) serve(ctx, serving context.Context) error {
 // useKernel opens the lasting socket, and looks at what this kernel can do.
 func (d *daemon) useKernel(ctx context.Context) error {
 	if d.shadow != nil {
-		d.families = shadowFamilies()
+		d.families = shadow.Families()
 		return nil
 	}
 	client, features, err := openKernel(ctx)
@@ -273,6 +274,20 @@ func (d *daemon) sync(ctx context.Context) error {
 		d.takeover.reserve()
 	}
 	return d.runLoop(ctx, d.loop)
+}
+
+// runShadow compares kube-proxy's rules with ours until ctx ends, and changes nothing.
+func (d *daemon) runShadow(ctx context.Context) error {
+	s := d.shadow
+	s.Log, s.Ruleset, s.Notify, s.MissingNode = d.log, d.ruleset, d.queue.Notify, d.missingNode
+	s.Warn = func(reason, text string) { d.monitor.events.node(warning, reason, "Compare", text) }
+	d.loop = proxysync.New(d.tracker, d.ruleset, s, d.options(ctx))
+	if err := d.followAddresses(ctx, d.loop); err != nil {
+		return err
+	}
+	d.group.Go(func() error { return s.Run(ctx) })
+	d.monitor.proxy.Start(d.monitor.families)
+	return d.loop.Run(ctx)
 }
 
 // watchNeighbours notices other programs that harm Services until ctx ends.

@@ -20,6 +20,7 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/shadow"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
@@ -81,7 +82,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	m.ForeignProxy(func() bool { return false })
 	m.ForwardRefusals(func() int64 { return 0 })
-	m.Shadow(new(shadow).metrics)
+	m.Shadow(new(shadow.Comparer).Metrics)
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), nil, kernel.Traffic{})
 	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}},

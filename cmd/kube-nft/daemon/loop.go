@@ -50,7 +50,7 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	d.monitor.committed(r, d.ruleset.Lengths(), d.sent())
 	d.logNode(r.Delta.Node)
 	if d.shadow != nil {
-		d.shadow.committed()
+		d.shadow.Committed()
 		return
 	}
 	if r.ReviewReason != "" { // what has taken our tables away, such as nft flush ruleset, has taken that one, too
@@ -168,4 +168,12 @@ func (d *daemon) followAddresses(ctx context.Context, loop *proxysync.Loop) erro
 	loop.SetAddresses(addrs)
 	d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
 	return nil
+}
+
+// sent returns how much was sent to the kernel.
+func (d *daemon) sent() kernel.Traffic {
+	if d.kernel == nil {
+		return kernel.Traffic{}
+	}
+	return d.kernel.Sent()
 }

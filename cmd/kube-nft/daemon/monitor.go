@@ -79,7 +79,7 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 		Ejected:     d.ejectedByService,
 	})
 	if d.shadow != nil {
-		m.metrics.Shadow(d.shadow.metrics)
+		m.metrics.Shadow(d.shadow.Metrics)
 	}
 	if c.ConnectionCounters && !c.Shadow { // a socket of its own: a scrape runs all collectors at the same time
 		if m.counted, err = kernel.Open(); err != nil {

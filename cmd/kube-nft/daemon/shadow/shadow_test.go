@@ -1,4 +1,4 @@
-package daemon
+package shadow
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 // that there are none any more.
 func TestShadowReport(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
-	s := &shadow{daemon: &daemon{log: zap.New(core), monitor: &monitor{}}}
+	s := &Comparer{Log: zap.New(core), Warn: func(string, string) {}}
 	now := time.Unix(0, 0)
 	one, other := migrate.Difference{Frontend: "one"}, migrate.Difference{Frontend: "other"}
 	for i, step := range []struct {

@@ -1,4 +1,12 @@
-package daemon
+// Package shadow compares what kube-proxy has in the kernel with what kube-nft would have there (--mode=shadow). A Comparer
+// takes the kernel's place for the sync loop. Set its fields, start Run, and call Committed after each sync of the loop:
+//
+//	c := shadow.New(minSyncPeriod)
+//	c.Log, c.Ruleset, c.Notify, ... = log, ruleset, queue.Notify, ...
+//	loop := sync.New(tracker, ruleset, c, options)
+//	go c.Run(ctx)
+//	loop.Run(ctx)
+package shadow
 
 import (
 	"context"
@@ -12,9 +20,9 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/sync/quota"
@@ -22,36 +30,41 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// How often the shadow mode compares. After a comparison it pauses for shadowRest times the CPU time of the comparison,
-// so that it uses a twentieth of a CPU at most; while it waits whether a difference lasts, for passingRest times, which
+// How often the shadow mode compares. After a comparison it pauses for restRatio times the CPU time of the comparison,
+// so that it uses a twentieth of a CPU at most; while it waits whether a difference lasts, for passingRatio times, which
 // is a tenth.
 const (
-	shadowInterval = time.Second
-	shadowRest     = 19
-	passingRest    = 9
-	shadowReview   = time.Minute // also if neither side has changed: the node's addresses may have
+	interval     = time.Second
+	restRatio    = 19
+	passingRatio = 9
+	review       = time.Minute // also if neither side has changed: the node's addresses may have
 )
 
-// A difference counts when it has lasted for shadowGrace and shadowSyncs times kube-proxy's minSyncPeriod, of which
+// A difference counts when it has lasted for grace and syncs times kube-proxy's minSyncPeriod, of which
 // proxySyncPeriod is the default: kube-proxy puts a change off for that long, and then needs a moment.
 const (
-	shadowGrace     = 2 * time.Second
-	shadowSyncs     = 3
+	grace           = 2 * time.Second
+	syncs           = 3
 	proxySyncPeriod = time.Second
 )
 
-// The limits of what is reported: once in shadowReport if it changes, else once in shadowRepeat; shownDifferences in
+// The limits of what is reported: once in reportInterval if it changes, else once in repeat; shownDifferences in
 // the answer to commands.
 const (
-	shadowReport     = time.Minute
-	shadowRepeat     = time.Hour
+	reportInterval   = time.Minute
+	repeat           = time.Hour
 	shownDifferences = 20
 )
 
-// A shadow compares what kube-proxy has in the kernel with what kube-nft would have. It takes the kernel's place for
+// A Comparer compares what kube-proxy has in the kernel with what kube-nft would have. It takes the kernel's place for
 // the sync loop: it has no tables, and takes every batch. One goroutine reads kube-proxy's rules, the loop's compares.
-type shadow struct {
-	*daemon
+type Comparer struct {
+	Log         *zap.Logger
+	Ruleset     *services.Ruleset
+	Notify      func()                    // wakes the loop
+	Warn        func(reason, text string) // records an event about this node
+	MissingNode func() string             // the name of this node if there is no such Node object
+
 	reader   legacy.Reader
 	problems quota.Once
 
@@ -72,43 +85,44 @@ type shadow struct {
 	state peer.Shadow
 }
 
-func newShadow(d *daemon) *shadow {
-	after := shadowGrace + shadowSyncs*max(proxySyncPeriod, d.config.MinSyncPeriod)
-	return &shadow{
-		daemon: d, readings: make(chan *legacy.Inventory, 1), compared: make(chan time.Duration, 1),
-		lasting: migrate.Lasting{After: after}, touched: make(map[tracker.Frontend]bool),
-		problems: quota.Once{Interval: shadowRepeat},
+// New returns a Comparer without the fields that its user sets. minSyncPeriod is kube-proxy's.
+func New(minSyncPeriod time.Duration) *Comparer {
+	return &Comparer{
+		readings: make(chan *legacy.Inventory, 1), compared: make(chan time.Duration, 1),
+		lasting:  migrate.Lasting{After: grace + syncs*max(proxySyncPeriod, minSyncPeriod)},
+		touched:  make(map[tracker.Frontend]bool),
+		problems: quota.Once{Interval: repeat},
 		state:    peer.Shadow{Counts: make(map[migrate.Kind]int), Problem: "there was no comparison yet"},
 	}
 }
 
 // ReadUnless returns no tables.
-func (s *shadow) ReadUnless(context.Context, func(before, after uint32) bool) (nft.Tables, uint32, error) {
+func (s *Comparer) ReadUnless(context.Context, func(before, after uint32) bool) (nft.Tables, uint32, error) {
 	return nft.Tables{}, 0, nil
 }
 
 // Elements returns no elements.
-func (s *shadow) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error) {
+func (s *Comparer) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error) {
 	return nil, nil
 }
 
 // Commit notes what a batch is about.
-func (s *shadow) Commit(context.Context, nft.Batch) error {
+func (s *Comparer) Commit(context.Context, nft.Batch) error {
 	s.changed = true
-	for f := range s.ruleset.TouchedFrontends() {
+	for f := range s.Ruleset.TouchedFrontends() {
 		s.touched[f] = true
 	}
 	return nil
 }
 
 // Generation returns the generation of no kernel.
-func (s *shadow) Generation(context.Context) (uint32, error) { return 0, nil }
+func (s *Comparer) Generation(context.Context) (uint32, error) { return 0, nil }
 
 // Audit finds nothing: what the loop has committed is there.
-func (s *shadow) Audit(context.Context, nft.Tables) (difference string, err error) { return "", nil }
+func (s *Comparer) Audit(context.Context, nft.Tables) (difference string, err error) { return "", nil }
 
-// run reads kube-proxy's rules and has them compared until ctx ends.
-func (s *shadow) run(ctx context.Context) error {
+// Run reads kube-proxy's rules and has them compared until ctx ends.
+func (s *Comparer) Run(ctx context.Context) error {
 	runtime.LockOSThread() // its CPU time counts: on a busy node a comparison takes longer, and costs the same
 	defer runtime.UnlockOSThread()
 	for rest := time.Duration(0); retry.Pause(ctx, rest); {
@@ -124,12 +138,12 @@ func (s *shadow) run(ctx context.Context) error {
 		}
 		if err != nil {
 			s.fail("cannot read kube-proxy's rules: " + err.Error())
-			rest = max(shadowInterval, shadowRest*(proxysync.ThreadTime()-working))
+			rest = max(interval, restRatio*(proxysync.ThreadTime()-working))
 			continue
 		}
 		worked := proxysync.ThreadTime() - working
 		s.readings <- &inv
-		s.queue.Notify()
+		s.Notify()
 		select {
 		case compared := <-s.compared:
 			worked += compared
@@ -140,25 +154,25 @@ func (s *shadow) run(ctx context.Context) error {
 		s.state.Seconds = time.Since(began).Seconds()
 		passing := s.state.Passing > 0
 		s.mu.Unlock()
-		if rest = max(shadowInterval, shadowRest*worked); passing {
-			rest = max(shadowInterval, passingRest*worked)
+		if rest = max(interval, restRatio*worked); passing {
+			rest = max(interval, passingRatio*worked)
 		}
 	}
 	return nil
 }
 
 // fail records why there is no comparison now.
-func (s *shadow) fail(problem string) {
+func (s *Comparer) fail(problem string) {
 	s.mu.Lock()
 	s.state.Problem = problem
 	s.mu.Unlock()
 	if s.problems.Report(problem) {
-		s.log.Warn("nothing was compared with kube-proxy's rules", zap.String("reason", problem))
+		s.Log.Warn("nothing was compared with kube-proxy's rules", zap.String("reason", problem))
 	}
 }
 
-// committed compares, if there is a reading, what was read with what is wanted now.
-func (s *shadow) committed() {
+// Committed compares, if there is a reading, what was read with what is wanted now.
+func (s *Comparer) Committed() {
 	select {
 	case inv := <-s.readings:
 		working := proxysync.ThreadTime()
@@ -168,12 +182,12 @@ func (s *shadow) committed() {
 	}
 }
 
-func (s *shadow) compare(inv *legacy.Inventory) {
+func (s *Comparer) compare(inv *legacy.Inventory) {
 	now := time.Now()
-	if inv.Same && !s.changed && now.Sub(s.whole) < shadowReview && s.still(now) {
+	if inv.Same && !s.changed && now.Sub(s.whole) < review && s.still(now) {
 		return
 	}
-	c, err := migrate.Compare(inv, s.ruleset.Want(), s.missingNode())
+	c, err := migrate.Compare(inv, s.Ruleset.Want(), s.MissingNode())
 	switch {
 	case err != nil:
 		s.fail(err.Error())
@@ -199,13 +213,13 @@ func (s *shadow) compare(inv *legacy.Inventory) {
 	s.state = state
 	s.mu.Unlock()
 	if s.problems.Over() {
-		s.log.Info("kube-proxy's rules are compared again", zap.Int("frontends", c.Served))
+		s.Log.Info("kube-proxy's rules are compared again", zap.Int("frontends", c.Served))
 	}
 	s.report(now, lasting)
 }
 
 // still records that the last comparison holds now, unless it left something open.
-func (s *shadow) still(now time.Time) bool {
+func (s *Comparer) still(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Problem != "" || s.state.Passing > 0 {
@@ -216,26 +230,26 @@ func (s *shadow) still(now time.Time) bool {
 }
 
 // report writes a line and an event about differences that last.
-func (s *shadow) report(now time.Time, lasting []migrate.Difference) {
+func (s *Comparer) report(now time.Time, lasting []migrate.Difference) {
 	if len(lasting) == 0 {
 		if s.text != "" {
 			s.text = ""
-			s.log.Info("kube-proxy's rules and kube-nft's do not differ any more")
+			s.Log.Info("kube-proxy's rules and kube-nft's do not differ any more")
 		}
 		return
 	}
 	text := migrate.Named(lasting)
-	if since := now.Sub(s.reported); since < shadowReport || text == s.text && since < shadowRepeat {
+	if since := now.Sub(s.reported); since < reportInterval || text == s.text && since < repeat {
 		return
 	}
 	s.reported, s.text = now, text
 	const what = "kube-proxy's rules and kube-nft's differ"
-	s.log.Warn(what, zap.Int("number", len(lasting)), zap.String("at", text))
-	s.monitor.events.node(warning, "ShadowDifferences", "Compare", what+" at "+text)
+	s.Log.Warn(what, zap.Int("number", len(lasting)), zap.String("at", text))
+	s.Warn("ShadowDifferences", what+" at "+text)
 }
 
-// status returns what the last comparison found; nil without the shadow mode.
-func (s *shadow) status() *peer.Shadow {
+// Status returns what the last comparison found; nil without the shadow mode.
+func (s *Comparer) Status() *peer.Shadow {
 	if s == nil {
 		return nil
 	}
@@ -245,21 +259,9 @@ func (s *shadow) status() *peer.Shadow {
 	return &state
 }
 
-// runShadow compares until ctx ends, and changes nothing.
-func (d *daemon) runShadow(ctx context.Context) error {
-	s := d.shadow
-	d.loop = proxysync.New(d.tracker, d.ruleset, s, d.options(ctx))
-	if err := d.followAddresses(ctx, d.loop); err != nil {
-		return err
-	}
-	d.group.Go(func() error { return s.run(ctx) })
-	d.monitor.proxy.Start(d.monitor.families)
-	return d.loop.Run(ctx)
-}
-
-// metrics returns what metrics show of the shadow mode.
-func (s *shadow) metrics() metrics.Shadow {
-	state := s.status()
+// Metrics returns what metrics show of the shadow mode.
+func (s *Comparer) Metrics() metrics.Shadow {
+	state := s.Status()
 	m := metrics.Shadow{Compared: state.Compared, Frontends: state.Frontends, Seconds: state.Seconds,
 		Differences: make(map[string]int)}
 	for _, kind := range migrate.Kinds {
@@ -268,18 +270,10 @@ func (s *shadow) metrics() metrics.Shadow {
 	return m
 }
 
-// shadowFamilies are the families of the shadow mode. It does not probe the kernel, for that needs tables.
-func shadowFamilies() []nft.Family {
+// Families are the families of the shadow mode. It does not probe the kernel, for that needs tables.
+func Families() []nft.Family {
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		return []nft.Family{nft.IP}
 	}
 	return nft.Families[:]
-}
-
-// sent returns how much was sent to the kernel.
-func (d *daemon) sent() kernel.Traffic {
-	if d.kernel == nil {
-		return kernel.Traffic{}
-	}
-	return d.kernel.Sent()
 }
