@@ -99,6 +99,10 @@ func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 
 // PutChain adds a chain to the table, or replaces the one of the same name.
 func (j *Journal) PutChain(chain *nft.Chain) {
+	old := j.Table.Chains[chain.Name]
+	if j.tracking && old != nil && old.Hook.Equal(chain.Hook) && old.EqualRules(j.Table.Family, chain) {
+		return
+	}
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
 	j.moveReached(chain.Name)

@@ -193,12 +193,15 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		states[i] = fr.portOf(port)
 		states[i].wanted = setting{port, unmet.limitsOf(port)}
 	}
-	joined := make(map[serviceKey]bool)
+	joined, last := make(map[serviceKey]bool), serviceKey{}
 	join := func(key serviceKey) {
+		if key == last {
+			return
+		}
 		if !joined[key] && fr.mayJoin(key) {
 			fr.join(key)
 		}
-		joined[key] = true
+		joined[key], last = true, key
 	}
 	for _, port := range states {
 		id := port.wanted.ID
