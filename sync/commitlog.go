@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // Syncs that take longer than slowSync are logged, up to slowLines of them in a minute. A line names up to
@@ -115,10 +116,7 @@ func changedPorts(d *tracker.Delta) (names []string, n int) {
 	for id := range d.Removed {
 		add(id)
 	}
-	for _, id := range first {
-		names = append(names, id.String())
-	}
-	return names, len(d.Changed) + len(d.Removed)
+	return words.Strings(first), len(d.Changed) + len(d.Removed)
 }
 
 // endMinute logs the sums of a minute. Slow syncs without a commit count if some of them were not logged.

@@ -1,4 +1,4 @@
-// Package words makes parts of sentences for people: numbers with their nouns, and lists.
+// Package words makes parts of sentences for people: numbers with their nouns, lists, errors.
 package words
 
 import (
@@ -25,3 +25,14 @@ func Some[T any](list []T, most int, separator string) string {
 	}
 	return strings.Join(names, separator)
 }
+
+// Strings returns the texts of a list.
+func Strings[T fmt.Stringer](list []T) (texts []string) {
+	for _, x := range list {
+		texts = append(texts, x.String())
+	}
+	return texts
+}
+
+// OneLine returns the text of an error without line breaks.
+func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // explainEndpoints lists the candidates, and which of them are on this node, as far as that is
@@ -77,19 +78,11 @@ func (e *explainer) explainMasquerade() {
 	case hairpin != nil && e.Masquerade:
 		e.add("Masquerade", "yes: the endpoint would connect to itself", hairpin.String())
 	case hairpin != nil:
-		e.add("Masquerade", fmt.Sprintf("only to %s, which would connect to itself", endpointTexts(e.Hairpin)),
+		e.add("Masquerade", "only to "+strings.Join(words.Strings(e.Hairpin), ", ")+", which would connect to itself",
 			hairpin.String())
 	default:
 		e.add("Masquerade", "no: "+e.whyNot(), "")
 	}
-}
-
-func endpointTexts(endpoints []netip.AddrPort) string {
-	texts := make([]string, len(endpoints))
-	for i, ep := range endpoints {
-		texts[i] = ep.String()
-	}
-	return strings.Join(texts, ", ")
 }
 
 // whyMasquerade is about the rule that asks for it.

@@ -32,20 +32,20 @@ func TestPolicyWords(t *testing.T) {
 		"accept":                                "unknown: accept",
 		"queue":                                 "unknown: verdict 3",
 	} {
-		if got := words(verdictIn(verdict), 0, nil); got != want {
+		if got := fields(verdictIn(verdict), 0, nil); got != want {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := words(nft.Goto("cluster-affinity-17"), 3*time.Hour, nil), "all endpoints, affinity 3h"; got != want {
+	if got, want := fields(nft.Goto("cluster-affinity-17"), 3*time.Hour, nil), "all endpoints, affinity 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := words(nft.Goto("cluster-4"), 0, []int{1, 2}), "all endpoints, weighted"; got != want {
+	if got, want := fields(nft.Goto("cluster-4"), 0, []int{1, 2}), "all endpoints, weighted"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// words are those of a frontend in a table without chains.
-func words(verdict nft.Verdict, affinity time.Duration, places []int) string {
+// fields are those of a frontend in a table without chains.
+func fields(verdict nft.Verdict, affinity time.Duration, places []int) string {
 	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places,
 		Hash: (Table{Table: nft.NewTable(nft.IP)}).hash(verdict)}
 	return s.policyWords()

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // ErrNoServer says that nothing names an API server.
@@ -68,7 +69,7 @@ func (c *Connection) Config() (*rest.Config, error) {
 		return nil, err
 	}
 	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
-		return nil, fmt.Errorf("%s: %s; expected a URL such as https://10.0.0.1:6443", c.origin(), oneLine(err))
+		return nil, fmt.Errorf("%s: %s; expected a URL such as https://10.0.0.1:6443", c.origin(), words.OneLine(err))
 	}
 	config.ContentType = c.ContentType
 	if config.ContentType == "" {
@@ -92,7 +93,7 @@ func (c *Connection) Client() (kubernetes.Interface, error) {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), words.OneLine(err), remedy)
 	}
 	return client, nil
 }
@@ -128,7 +129,7 @@ func (c *Connection) credentials() (*rest.Config, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNoServer, remedy)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), words.OneLine(err), remedy)
 	}
 	return config, nil
 }
@@ -143,7 +144,7 @@ func (c *Connection) fromFile() (*rest.Config, error) {
 		err = clientcmd.ResolveLocalPaths(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), words.OneLine(err), remedy)
 	}
 	overrides := clientcmd.ConfigOverrides{}
 	overrides.ClusterInfo.Server = c.Master
@@ -152,7 +153,7 @@ func (c *Connection) fromFile() (*rest.Config, error) {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, fmt.Errorf("%s: it names no cluster in its current context; %s", c.origin(), remedy)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), words.OneLine(err), remedy)
 	}
 	return config, nil
 }
@@ -169,9 +170,4 @@ func (p *Process) relocate(file *clientcmdapi.Config) {
 			*path = p.path(*path)
 		}
 	}
-}
-
-// oneLine returns the text of err without line breaks.
-func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
 }

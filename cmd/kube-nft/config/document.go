@@ -16,6 +16,8 @@ import (
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
 	utiljson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // KubeNFTConfiguration holds the settings that kube-proxy's configuration lacks. An empty field
@@ -87,7 +89,7 @@ func parse(file string, content []byte) (*document, error) {
 			break
 		}
 		if err != nil {
-			return nil, &Error{Setting: file, Reason: oneLine(err)}
+			return nil, &Error{Setting: file, Reason: words.OneLine(err)}
 		}
 		end := len(content) - rest.Len() - buffer.Buffered()
 		kind, err := d.add(file, part, linesBefore(content[:end], part))
@@ -123,7 +125,7 @@ var twice = regexp.MustCompile(`line (\d+): key (".*") already set in map`)
 func (d *document) add(file string, part []byte, before int) (kind string, err error) {
 	converted, err := yaml.YAMLToJSONStrict(part)
 	if err != nil {
-		strict := strings.TrimPrefix(oneLine(err), "error converting YAML to JSON: ")
+		strict := strings.TrimPrefix(words.OneLine(err), "error converting YAML to JSON: ")
 		matches := twice.FindAllStringSubmatch(err.Error(), -1)
 		for _, match := range matches {
 			line, _ := strconv.Atoi(match[1]) // digits
@@ -139,7 +141,7 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 	}
 	var tree any
 	if err := utiljson.UnmarshalCaseSensitivePreserveInts(converted, &tree); err != nil {
-		return "", &Error{Setting: file, Reason: oneLine(err)}
+		return "", &Error{Setting: file, Reason: words.OneLine(err)}
 	}
 	top, _ := tree.(map[string]any)
 	version, _ := top["apiVersion"].(string)

@@ -50,8 +50,3 @@ func brief(text string) string {
 	}
 	return b.String()
 }
-
-// oneLine returns the text of err without line breaks.
-func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
-}

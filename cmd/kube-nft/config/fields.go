@@ -14,6 +14,7 @@ import (
 	utiljson "sigs.k8s.io/json"
 
 	"github.com/kube-nft/kube-nft/tracker/manifest"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A section is a document under decoding.
@@ -33,7 +34,7 @@ func (s *section) decode(converted []byte) (ignored []string, err error) {
 	for _, err := range unknown {
 		var field utiljson.FieldError
 		if !errors.As(err, &field) {
-			return nil, &Error{Setting: s.file, Reason: oneLine(err)}
+			return nil, &Error{Setting: s.file, Reason: words.OneLine(err)}
 		}
 		if path := field.FieldPath(); !slices.Contains(retiredFields, path) {
 			ignored = append(ignored, s.unknown(path))
@@ -86,7 +87,7 @@ func (s *section) typeError(converted []byte, err error) error {
 		}
 		return &Error{Setting: s.file + ": " + wrong.Field, Value: text, Reason: reason}
 	}
-	return &Error{Setting: s.file, Reason: oneLine(err)}
+	return &Error{Setting: s.file, Reason: words.OneLine(err)}
 }
 
 // A leaf is a value of a document that is not an object, or an empty one.

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // An answer is what explain prints.
@@ -75,8 +76,8 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	a := &answer{
 		TypeMeta: output.Kind("Explanation"),
 		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.TraceResult.Outcome,
-		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
-		Hairpin: endpointTexts(e.Hairpin),
+		Endpoints: words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
+		Hairpin: words.Strings(e.Hairpin),
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface
@@ -92,13 +93,6 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	}
 	a.Verdict = fmt.Sprintf("%s -> %s %s", a.Source, a.Destination, verdictText(p, &e))
 	return a
-}
-
-func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
-	for _, ep := range endpoints {
-		texts = append(texts, ep.String())
-	}
-	return texts
 }
 
 // verdictText is what follows "source -> destination".
