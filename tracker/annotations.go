@@ -195,7 +195,7 @@ func IsAnnotation(key string) bool {
 // readAnnotations stores in settings what the annotations of an object ask for. It refuses unknown
 // annotations of ours and unknown values, which count as if they were absent: what they were before is not known
 // after a restart, and all nodes have to agree.
-func readAnnotations[T any](table []annotation[T], of map[string]string, settings *T, r *refusals) {
+func readAnnotations[T any](table []annotation[T], of map[string]string, settings *T, r *invalidFields) {
 	if len(of) == 0 {
 		return
 	}

@@ -65,7 +65,7 @@ func TestReadAnnotations(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := refusals{kind: kindService, namespace: "shop", name: "web"}
+			r := invalidFields{kind: kindService, namespace: "shop", name: "web"}
 			got := settings{unset, unset}
 			readAnnotations(table, map[string]string{tt.key: tt.value}, &got, &r)
 			want := ""
@@ -106,8 +106,8 @@ func TestUnknownAnnotations(t *testing.T) {
 	if got := errorText(err); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.UID != "uid-slice" {
-		t.Errorf("%+v has no UID", refusal)
+	if field, ok := errors.AsType[*InvalidField](err); !ok || field.UID != "uid-slice" {
+		t.Errorf("%+v has no UID", field)
 	}
 }
 
@@ -119,8 +119,8 @@ func TestManyAnnotations(t *testing.T) {
 			s.Annotations[fmt.Sprint(AnnotationPrefix, i)] = "x"
 		}
 	}))
-	if lines := strings.Count(errorText(err), "\n"); lines != maxRefusals {
-		t.Errorf("%d lines, want %d:\n%v", lines, maxRefusals, err)
+	if lines := strings.Count(errorText(err), "\n"); lines != maxInvalid {
+		t.Errorf("%d lines, want %d:\n%v", lines, maxInvalid, err)
 	}
 }
 
@@ -188,12 +188,12 @@ func TestNodePortRanges(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		name              string
-		defaults          bool
-		edits             []func(*corev1.Service)
-		limited, atNode   bool
-		nodePort          uint16
-		sources, refusals int
+		name             string
+		defaults         bool
+		edits            []func(*corev1.Service)
+		limited, atNode  bool
+		nodePort         uint16
+		sources, invalid int
 	}{
 		{"not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/8")}, false, false, 30080, 0, 0},
 		{"without a load balancer yet", false, []func(*corev1.Service){ranges("10.0.0.0/8"),
@@ -215,10 +215,10 @@ func TestNodePortRanges(t *testing.T) {
 			len(p.Sources) != tt.sources {
 			t.Errorf("%s: %+v", tt.name, p)
 		}
-		if refusals := len(strings.FieldsFunc(errorText(err), func(c rune) bool {
+		if invalid := len(strings.FieldsFunc(errorText(err), func(c rune) bool {
 			return c == '\n'
-		})); refusals != tt.refusals {
-			t.Errorf("%s: %d refusals, want %d: %v", tt.name, refusals, tt.refusals, err)
+		})); invalid != tt.invalid {
+			t.Errorf("%s: %d invalid, want %d: %v", tt.name, invalid, tt.invalid, err)
 		}
 	}
 }

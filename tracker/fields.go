@@ -18,7 +18,7 @@ const (
 
 // checkNames refuses an object with an impossible name or namespace, and reports whether both are
 // possible. The name is a label or, with subdomain, a subdomain.
-func (r *refusals) checkNames(subdomain bool) (ok bool) {
+func (r *invalidFields) checkNames(subdomain bool) (ok bool) {
 	namespace, name := nameFault(r.namespace, false), nameFault(r.name, subdomain)
 	if namespace != "" {
 		r.add("metadata.namespace", "%s; the object is ignored", namespace)

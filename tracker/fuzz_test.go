@@ -33,8 +33,8 @@ func checkHostile(t *testing.T, tr *Tracker, refused error) {
 			t.Errorf("control character %q in %q", c, refused)
 		}
 	}
-	if _, ok := errors.AsType[*Refusal](refused); refused != nil && !ok {
-		t.Errorf("%T is not a Refusal", refused)
+	if _, ok := errors.AsType[*InvalidField](refused); refused != nil && !ok {
+		t.Errorf("%T is not an InvalidField", refused)
 	}
 	d := tr.Take()
 	for id, p := range d.Changed {

@@ -11,10 +11,10 @@ import (
 // ToBeDeletedTaint marks nodes that the cluster autoscaler is about to remove.
 const ToBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
-// parseNode returns the content of obj and, joined, its refusals. The override addresses replace
+// parseNode returns the content of obj and, joined, its invalid fields. The override addresses replace
 // obj's addresses, family by family.
 func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
-	r := refusals{kind: "Node", name: obj.Name}
+	r := invalidFields{kind: "Node", name: obj.Name}
 	n := &Node{Name: obj.Name, Addresses: primaryAddresses(override, statusAddresses(obj, &r)),
 		Zone: obj.Labels[corev1.LabelTopologyZone]}
 	if len(obj.Spec.PodCIDRs) == 0 && obj.Spec.PodCIDR != "" {
@@ -50,7 +50,7 @@ func ineligible(obj *corev1.Node) string {
 }
 
 // statusAddresses reads the internal addresses of the node, then the external ones.
-func statusAddresses(obj *corev1.Node, r *refusals) []netip.Addr {
+func statusAddresses(obj *corev1.Node, r *invalidFields) []netip.Addr {
 	var addrs []netip.Addr
 	for _, kind := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, address := range obj.Status.Addresses {

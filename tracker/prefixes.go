@@ -10,11 +10,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// parseServiceCIDR returns the ranges of obj and, joined, its refusals. It refuses a range of
+// parseServiceCIDR returns the ranges of obj and, joined, its invalid fields. It refuses a range of
 // length zero: packets to unused cluster IPs are dropped, and such a range would cover every
 // address of the world.
 func parseServiceCIDR(obj *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
-	r := refusals{kind: "ServiceCIDR", name: obj.Name}
+	r := invalidFields{kind: "ServiceCIDR", name: obj.Name}
 	field := func(i int) string { return fmt.Sprintf("spec.cidrs[%d]", i) }
 	everything := func(p netip.Prefix) bool { return p.Bits() == 0 }
 	prefixes := parsePrefixes(&r, field, obj.Spec.CIDRs...)
@@ -26,7 +26,7 @@ func parseServiceCIDR(obj *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
 }
 
 // parsePrefixes reads CIDRs. It refuses invalid ones under the name that field gives.
-func parsePrefixes(r *refusals, field func(i int) string, texts ...string) []netip.Prefix {
+func parsePrefixes(r *invalidFields, field func(i int) string, texts ...string) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for i, text := range texts {
 		prefix, err := parsePrefix(text)

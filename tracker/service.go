@@ -82,11 +82,11 @@ func (s *service) hasSourceRanges() bool {
 	return s != nil && slices.ContainsFunc(s.fronts, func(f front) bool { return f.ranges != nil })
 }
 
-// parseService returns the content of obj and, joined, its refusals. It returns nil for a Service
+// parseService returns the content of obj and, joined, its invalid fields. It returns nil for a Service
 // that is not for this proxy: headless, ExternalName, or labelled for another proxy.
 func parseService(obj *corev1.Service, config *Config) (*service, error) {
 	p := serviceParser{obj: obj, allowed: config.ExternalIPs,
-		refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
+		invalidFields: invalidFields{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
 	name, labelled := obj.Labels[ProxyNameLabel]
 	ours := labelled == (config.ServiceProxyName != "") && name == config.ServiceProxyName
 	ip := obj.Spec.ClusterIP
@@ -95,7 +95,7 @@ func parseService(obj *corev1.Service, config *Config) (*service, error) {
 		return nil, p.err()
 	}
 	p.settings = config.Defaults
-	readAnnotations(serviceAnnotations, obj.Annotations, &p.settings, &p.refusals)
+	readAnnotations(serviceAnnotations, obj.Annotations, &p.settings, &p.invalidFields)
 	s := &service{
 		created:       obj.CreationTimestamp.UTC(),
 		uid:           string(obj.UID),
@@ -115,7 +115,7 @@ type serviceParser struct {
 	obj      *corev1.Service
 	allowed  ExternalIPs
 	settings Settings
-	refusals
+	invalidFields
 }
 
 // ports reads spec.ports and leaves out refused ports.

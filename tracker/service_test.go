@@ -428,19 +428,19 @@ func TestExternalIPsAreLimited(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreTypedAndBounded(t *testing.T) {
+func TestInvalidFieldsAreTypedAndBounded(t *testing.T) {
 	tr := newTracker(Config{})
 	err := tr.SetService(newService(func(s *corev1.Service) {
 		for range 100 {
 			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, "x")
 		}
 	}))
-	if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Field != "spec.externalIPs[0]" {
-		t.Errorf("first refusal %v", refusal)
+	if field, ok := errors.AsType[*InvalidField](err); !ok || field.Field != "spec.externalIPs[0]" {
+		t.Errorf("first invalid field %v", field)
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if want := "Service shop/web: object: 84 more values were refused"; len(lines) != maxRefusals+1 ||
-		lines[maxRefusals] != want {
+	if want := "Service shop/web: object: 84 more values were refused"; len(lines) != maxInvalid+1 ||
+		lines[maxInvalid] != want {
 		t.Errorf("%d lines, the last is %q, want %q", len(lines), lines[len(lines)-1], want)
 	}
 }

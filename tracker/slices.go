@@ -145,11 +145,11 @@ func (s *slice) hinted() bool {
 	return slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.is.has(zoneHint) })
 }
 
-// parseSlice returns the content of obj for the node of this name and, joined, its refusals. It
+// parseSlice returns the content of obj for the node of this name and, joined, its invalid fields. It
 // returns nil for a slice that serves no Service of ours. It refuses a slice without the Service's
 // label or with names instead of addresses; a slice of a headless Service is no fault.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
-	r := refusals{kind: kindSlice, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}
+	r := invalidFields{kind: kindSlice, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}
 	if _, headless := obj.Labels[corev1.IsHeadlessService]; !r.checkNames(true) || headless {
 		return nil, r.err()
 	}
@@ -197,7 +197,7 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 
 // parseEndpoints reads the endpoints; only their first address counts. It keeps endpoints that no
 // condition makes usable: they may hide a terminating endpoint of the same address.
-func parseEndpoints(obj *discoveryv1.EndpointSlice, s *slice, node string, r *refusals) []endpoint {
+func parseEndpoints(obj *discoveryv1.EndpointSlice, s *slice, node string, r *invalidFields) []endpoint {
 	endpoints := make([]endpoint, 0, len(obj.Endpoints))
 	for i := range obj.Endpoints {
 		spec := &obj.Endpoints[i]

@@ -144,7 +144,7 @@ func New(config Config) *Tracker {
 	return t
 }
 
-// SetService takes the current value of a Service. The error joins a *Refusal for each
+// SetService takes the current value of a Service. The error joins an *InvalidField for each
 // field that could not be used; the rest is in force. A Service whose name or namespace is
 // refused is ignored.
 func (t *Tracker) SetService(obj *corev1.Service) error {
@@ -183,7 +183,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 }
 
 // SetSlice takes the current value of an EndpointSlice, which may belong to another
-// Service than before. The error joins a *Refusal for each field that could not be used; the rest
+// Service than before. The error joins an *InvalidField for each field that could not be used; the rest
 // is in force. A slice whose name, namespace or Service's name is refused is ignored.
 func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
 	parsed, err := parseSlice(obj, t.config.NodeName)
@@ -243,7 +243,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	}
 }
 
-// SetNode takes the current value of a Node and ignores other nodes. The error joins a *Refusal for
+// SetNode takes the current value of a Node and ignores other nodes. The error joins an *InvalidField for
 // each field that could not be used; the rest is in force.
 func (t *Tracker) SetNode(obj *corev1.Node) error {
 	if obj.Name != t.config.NodeName {
@@ -294,7 +294,7 @@ func (t *Tracker) setNode(parsed *Node) {
 	}
 }
 
-// SetServiceCIDR takes the current value of a ServiceCIDR. The error joins a *Refusal for
+// SetServiceCIDR takes the current value of a ServiceCIDR. The error joins an *InvalidField for
 // each field that could not be used; the rest is in force.
 func (t *Tracker) SetServiceCIDR(obj *networkingv1.ServiceCIDR) error {
 	prefixes, err := parseServiceCIDR(obj)

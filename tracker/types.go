@@ -237,19 +237,19 @@ func (n *Node) Equal(m *Node) bool {
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }
 
-// A Refusal says which field of which object the tracker could not use, and why. The rest of the
+// An InvalidField says which field of which object the tracker could not use, and why. The rest of the
 // object is in force.
-type Refusal struct {
+type InvalidField struct {
 	Kind, Namespace, Name string
 	UID                   string // metadata.uid of a Service or EndpointSlice
 	Field                 string // path in the object, e.g. "spec.ports[1].protocol"
 	Reason                string // what was found and what is expected
 }
 
-func (r *Refusal) Error() string {
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + name
+func (f *InvalidField) Error() string {
+	name := f.Name
+	if f.Namespace != "" {
+		name = f.Namespace + "/" + name
 	}
-	return fmt.Sprintf("%s %s: %s: %s", r.Kind, name, r.Field, r.Reason)
+	return fmt.Sprintf("%s %s: %s: %s", f.Kind, name, f.Field, f.Reason)
 }

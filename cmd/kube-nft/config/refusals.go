@@ -31,8 +31,8 @@ func logRefused(log *zap.Logger, report func(error)) func(error) {
 		}
 		for _, err := range list {
 			namespace := ""
-			if refusal := (*tracker.Refusal)(nil); errors.As(err, &refusal) {
-				namespace = refusal.Namespace
+			if field := (*tracker.InvalidField)(nil); errors.As(err, &field) {
+				namespace = field.Namespace
 			}
 			if lines.Allow(namespace, err.Error()) {
 				log.Warn("kube-nft ignores an invalid field", zap.Error(err))

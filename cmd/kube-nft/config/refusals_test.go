@@ -19,7 +19,7 @@ func TestRefusedFieldsDoNotFillTheLog(t *testing.T) {
 		core, logged := observer.New(zap.WarnLevel)
 		refused := logRefused(zap.New(core), nil)
 		refuse := func(namespace, name string) {
-			refused(&tracker.Refusal{Kind: "Service", Namespace: namespace, Name: name, Field: "spec", Reason: "is wrong"})
+			refused(&tracker.InvalidField{Kind: "Service", Namespace: namespace, Name: name, Field: "spec", Reason: "is wrong"})
 		}
 		lines := func(what string, want int) {
 			t.Helper()

@@ -120,22 +120,22 @@ func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
 }
 
 // refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
-// people write. Other refusals stay in the log, because people look at Services.
+// people write. Other invalid fields stay in the log, because people look at Services.
 func (e *events) refused(err error) {
-	var refusal *tracker.Refusal
-	if e == nil || e.nodeOnly || !errors.As(err, &refusal) {
+	var field *tracker.InvalidField
+	if e == nil || e.nodeOnly || !errors.As(err, &field) {
 		return
 	}
 	const reason, action = "FieldRefused", "Read"
 	switch {
-	case refusal.Kind == "Service":
-		e.service(refusal.Namespace, refusal.Name, tracker.PortID{}, reason, action, refusal.Error())
-	case refusal.Kind == "EndpointSlice" && strings.HasPrefix(refusal.Field, "metadata.annotations["):
+	case field.Kind == "Service":
+		e.service(field.Namespace, field.Name, tracker.PortID{}, reason, action, field.Error())
+	case field.Kind == "EndpointSlice" && strings.HasPrefix(field.Field, "metadata.annotations["):
 		ref := &corev1.ObjectReference{
-			APIVersion: "discovery.k8s.io/v1", Kind: refusal.Kind,
-			Namespace: refusal.Namespace, Name: refusal.Name, UID: types.UID(refusal.UID),
+			APIVersion: "discovery.k8s.io/v1", Kind: field.Kind,
+			Namespace: field.Namespace, Name: field.Name, UID: types.UID(field.UID),
 		}
-		e.record(ref, nil, warning, reason, action, refusal.Error())
+		e.record(ref, nil, warning, reason, action, field.Error())
 	}
 }
 

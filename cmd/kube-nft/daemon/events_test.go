@@ -61,9 +61,10 @@ func TestEventTexts(t *testing.T) {
 	e.node(normal, "Starting", "StartProxy", "")
 	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program",
 		"100%s taken")
-	e.refused(&tracker.Refusal{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
-	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints", Reason: "no"})
-	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5",
+	e.refused(&tracker.InvalidField{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
+	e.refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints",
+		Reason: "no"})
+	e.refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5",
 		Field: "metadata.annotations[kube-nft.io/x]", Reason: "no"})
 	want := []string{
 		"Node /node (node), -: Normal Starting StartProxy: ",
@@ -81,7 +82,7 @@ func TestNoEventsWithoutAPIServer(t *testing.T) {
 	var e *events
 	e.node(normal, "Starting", "StartProxy", "")
 	e.service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "")
-	e.refused(&tracker.Refusal{Kind: "Service"})
+	e.refused(&tracker.InvalidField{Kind: "Service"})
 }
 
 func TestEventsAreFew(t *testing.T) {

@@ -152,9 +152,9 @@ func (m *monitor) close() {
 // refused records a field of an object that could not be used.
 func (m *monitor) refused(err error) {
 	m.events.refused(err)
-	var refusal *tracker.Refusal
-	if errors.As(err, &refusal) {
-		m.metrics.Refused(refusal.Kind)
+	var field *tracker.InvalidField
+	if errors.As(err, &field) {
+		m.metrics.Refused(field.Kind)
 		m.count(func(s *peer.Status) { s.RefusedFields++ })
 	}
 }

@@ -7,35 +7,35 @@ import (
 )
 
 const (
-	// maxRefusals bounds what one object can write into logs and events.
-	maxRefusals = 16
+	// maxInvalid bounds what one object can write into logs and events.
+	maxInvalid = 16
 	// maxQuoted bounds how much of a refused value is repeated, in bytes.
 	maxQuoted = 64
 )
 
-// refusals collects what could not be used of one object.
-type refusals struct {
+// invalidFields collects what could not be used of one object.
+type invalidFields struct {
 	kind, namespace, name, uid string
 	list                       []error
-	left                       int // refusals beyond maxRefusals
+	left                       int // those beyond maxInvalid
 }
 
 // add refuses field for the reason in format and args.
-func (r *refusals) add(field, format string, args ...any) {
-	if len(r.list) == maxRefusals {
+func (r *invalidFields) add(field, format string, args ...any) {
+	if len(r.list) == maxInvalid {
 		r.left++
 		return
 	}
-	r.list = append(r.list, &Refusal{
+	r.list = append(r.list, &InvalidField{
 		Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
 		Field: field, Reason: fmt.Sprintf(format, args...),
 	})
 }
 
-// err returns all refusals joined, nil if there are none.
-func (r *refusals) err() error {
+// err returns all of them joined, nil if there are none.
+func (r *invalidFields) err() error {
 	if r.left > 0 {
-		r.list = append(r.list, &Refusal{
+		r.list = append(r.list, &InvalidField{
 			Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
 			Field: "object", Reason: fmt.Sprintf("%d more values were refused", r.left),
 		})
