@@ -61,7 +61,7 @@ type Proxy struct {
 	places  map[tracker.PortID]place                          // of each Service port that has a node port
 	ports   map[place]map[tracker.PortID]*tracker.ServicePort // that have a node port
 	servers map[place]*server
-	told    bool // that other protocols are not served
+	others  quota.Once // says that other protocols are not served
 }
 
 // NewProxy returns a Proxy without node ports, for these addresses, one of a family at most. When ctx
@@ -122,8 +122,7 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[pl
 		return
 	}
 	if id.Protocol != tracker.TCP {
-		if port != nil && port.NodePort != 0 && !p.told {
-			p.told = true
+		if port != nil && port.NodePort != 0 && p.others.Report("") {
 			p.log.Warn("node ports of UDP and SCTP are not served at localhost; --localhost-nodeports serves them at 127.0.0.1",
 				zap.Stringer("first", id))
 		}
