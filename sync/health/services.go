@@ -131,15 +131,14 @@ func (s *Services) StandIn(on bool) {
 func (s *Services) Run(ctx context.Context) error {
 	defer s.shutdown()
 	var again <-chan time.Time
-	interval := yieldInterval
+	backoff := retry.Backoff{Min: yieldInterval, Max: reopenInterval}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
-			interval = yieldInterval
+			backoff.Reset()
 		case <-again:
-			interval = min(2*interval, reopenInterval)
 		}
 		again = nil
 		began := time.Now()
@@ -148,9 +147,9 @@ func (s *Services) Run(ctx context.Context) error {
 		s.tried.Store(true)
 		if !open {
 			if s.standIn.Load() {
-				interval = yieldInterval
+				backoff.Reset()
 			}
-			again = time.After(max(interval, rest))
+			again = time.After(max(backoff.Next(), rest))
 		}
 		retry.Pause(ctx, rest) // any tenant can wake it all the time
 	}
