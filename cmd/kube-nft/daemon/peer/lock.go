@@ -38,9 +38,6 @@ func Running(ctx context.Context) bool {
 	return kernel.Locked() || answers(ctx, Programs)
 }
 
-// Followed reports whether another daemon waits for this one to end.
-func Followed(ctx context.Context) bool { return answers(ctx, Waits) }
-
 // answers reports whether a daemon of this role can be asked.
 func answers(ctx context.Context, role Role) bool {
 	conn, err := role.dial(ctx)

@@ -85,7 +85,7 @@ func (t *Turn) End(written <-chan struct{}, log *zap.Logger) {
 	case <-time.After(web.Farewell):
 		return
 	}
-	followed := t.lock != nil && Followed(context.Background())
+	followed := t.lock != nil && answers(context.Background(), Waits)
 	t.door.Close() // what is left of the file does no harm
 	if t.lock != nil {
 		t.lock.Release() // a socket that does not close ends with the process

@@ -50,7 +50,7 @@ func TestDaemonsTakeTurns(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	begun := await(t, n, second, "second", zap.New(core))
 	lab.Eventually(t, "the socket file of the second", func() (open bool) {
-		do(func() { open = Followed(t.Context()) })
+		do(func() { open = answers(t.Context(), Waits) })
 		return open
 	})
 	do(func() {
