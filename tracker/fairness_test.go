@@ -292,6 +292,32 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestQuotaBesideSlicesWithoutService: the oldest Service is served, whatever EndpointSlices there are that belong to no
+// Service of ours, such as those of another proxy's Services.
+func TestQuotaBesideSlicesWithoutService(t *testing.T) {
+	now := started
+	for range 50 { // the order of maps differs
+		tr := newStopped(&now, Config{Quota: frontendElements}, nil)
+		for age, name := range []string{"g", "e", "c", "a"} { // from the oldest
+			must(t, tr.SetService(newService(named("shop", name, age))))
+		}
+		for _, name := range []string{"b", "d", "f"} {
+			slice := newSlice(name + "-1")
+			slice.Namespace, slice.Labels["kubernetes.io/service-name"] = "shop", name
+			must(t, tr.SetSlice(slice))
+		}
+		d := tr.Take()
+		for id := range d.Changed {
+			if id.Service != "g" {
+				t.Fatalf("%s is served, but g is older", id.Service)
+			}
+		}
+		if len(d.Changed) != 1 || d.Unserved != 3 {
+			t.Fatalf("%d served, %d over the quota; want 1 and 3", len(d.Changed), d.Unserved)
+		}
+	}
+}
+
 // TestDemands is the arithmetic of docs/limits.md: what a Service asks for, in elements.
 func TestDemands(t *testing.T) {
 	ports := func(n int) func(*corev1.Service) {

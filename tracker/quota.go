@@ -185,13 +185,17 @@ func (t *Tracker) applyQuotas() (over []*OverQuota) {
 	return over
 }
 
-// byAge orders Services as ByAge orders their ports.
+// byAge orders Services of a namespace as ByAge orders their ports.
 func (e *entry) byAge(o *entry) int {
-	if e.service == nil || o.service == nil {
-		return cmp.Compare(e.name, o.name)
+	return cmp.Or(e.age().compare(o.age()), cmp.Compare(e.name, o.name))
+}
+
+// age is zero without a Service.
+func (e *entry) age() age {
+	if e.service == nil {
+		return age{}
 	}
-	return cmp.Or(e.service.created.Compare(o.service.created), cmp.Compare(e.service.uid, o.service.uid),
-		cmp.Compare(e.name, o.name))
+	return e.service.age
 }
 
 // overQuota describes a Service for which too little of its namespace's quota is left.

@@ -24,8 +24,7 @@ const (
 
 // A service is the content of a Service, apart from endpoints and this node. It never changes.
 type service struct {
-	created time.Time
-	uid     string
+	age
 	ports   []port        // sorted by name and protocol, no two alike
 	fronts  []front       // in the order of Families, one for each that the Service has
 	timeout time.Duration // session affinity, zero for none
@@ -64,7 +63,7 @@ func (s *service) equal(o *service) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.created.Equal(o.created) && s.uid == o.uid && s.timeout == o.timeout &&
+	return s.age.compare(o.age) == 0 && s.timeout == o.timeout &&
 		s.internalLocal == o.internalLocal && s.externalLocal == o.externalLocal &&
 		s.healthPort == o.healthPort && s.settings == o.settings && slices.Equal(s.ports, o.ports) &&
 		slices.EqualFunc(s.fronts, o.fronts, front.equal)
@@ -97,8 +96,7 @@ func parseService(obj *corev1.Service, config *Config) (*service, error) {
 	p.settings = config.Defaults
 	readAnnotations(serviceAnnotations, obj.Annotations, &p.settings, &p.invalidFields)
 	s := &service{
-		created:       obj.CreationTimestamp.UTC(),
-		uid:           string(obj.UID),
+		age:           age{obj.CreationTimestamp.UTC(), string(obj.UID)},
 		ports:         p.ports(),
 		fronts:        p.fronts(),
 		timeout:       p.affinity(),

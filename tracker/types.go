@@ -178,7 +178,17 @@ type ServicePort struct {
 
 // ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
 func ByAge(p, q *ServicePort) int {
-	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.UID, q.UID), p.ID.Compare(q.ID))
+	return cmp.Or(age{p.Created, p.UID}.compare(age{q.Created, q.UID}), p.ID.Compare(q.ID))
+}
+
+// An age orders Services; names decide between equal ones.
+type age struct {
+	created time.Time
+	uid     string
+}
+
+func (a age) compare(b age) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
 }
 
 // Frontends returns at how many places clients reach the port.
