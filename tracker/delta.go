@@ -123,7 +123,7 @@ func (d *Delta) observe(at time.Time) {
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	var fresh []*ServicePort // counted first: a map that grows to 10,000 ports costs twice as much
 	at := 0
-	eachPair(have, want, func(h, w *ServicePort) {
+	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
 		case w == nil:
 			if d.Removed == nil {

@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -259,7 +260,12 @@ func (e *entry) markChanged(before, now *slice) {
 	if now != nil {
 		b = now.endpoints
 	}
-	e.changed = appendChanged(e.changed, a, b)
+	byAddress := func(x, y endpoint) int { return x.addr.Compare(y.addr) }
+	eachPair(a, b, byAddress, func(x, y endpoint) {
+		if x != y {
+			e.changed = append(e.changed, cmp.Or(x.addr, y.addr))
+		}
+	})
 	if len(e.changed) > maxChanged || before != nil && now != nil && !slices.Equal(before.ports, now.ports) {
 		e.forgetListings()
 	}
@@ -267,30 +273,6 @@ func (e *entry) markChanged(before, now *slice) {
 
 // forgetListings makes the next use gather them again.
 func (e *entry) forgetListings() { e.listings, e.changed = nil, nil }
-
-// appendChanged appends to addrs the addresses at which two sorted lists of endpoints differ.
-func appendChanged(addrs []netip.Addr, a, b []endpoint) []netip.Addr {
-	for len(a) > 0 && len(b) > 0 {
-		switch c := a[0].addr.Compare(b[0].addr); {
-		case c < 0:
-			addrs, a = append(addrs, a[0].addr), a[1:]
-		case c > 0:
-			addrs, b = append(addrs, b[0].addr), b[1:]
-		default:
-			if a[0] != b[0] {
-				addrs = append(addrs, a[0].addr)
-			}
-			a, b = a[1:], b[1:]
-		}
-	}
-	for _, e := range a {
-		addrs = append(addrs, e.addr)
-	}
-	for _, e := range b {
-		addrs = append(addrs, e.addr)
-	}
-	return addrs
-}
 
 // choose makes the lists of endpoints from all endpoints of the port, which must be sorted. Lists
 // that no traffic policy needs are nil.

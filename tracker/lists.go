@@ -100,7 +100,7 @@ func reuse(have, want []*ServicePort) {
 	type pair struct{ have, want *netip.AddrPort }
 	compared, known := make(map[pair]bool), make(map[*netip.AddrPort][]netip.AddrPort)
 	var last [4]pair // of the four lists
-	eachPair(have, want, func(h, w *ServicePort) {
+	eachPair(have, want, byID, func(h, w *ServicePort) {
 		if h == nil || w == nil {
 			return
 		}

@@ -246,7 +246,7 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	done = true
 	s.findSharing(have, want)
 	var pairs [][2]*ServicePort
-	eachPair(have, want, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
+	eachPair(have, want, byID, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
 	next := make([]*ServicePort, len(pairs))
 	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
 		for i, pair := range pairs {
@@ -290,17 +290,20 @@ func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
 	}
 }
 
-// eachPair calls f for each ID of two sorted lists, with nil where a list has no such port.
-func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
+// byID compares ports.
+func byID(p, q *ServicePort) int { return p.ID.Compare(q.ID) }
+
+// eachPair calls f for each element of two sorted lists, with the zero value where a list has no such element.
+func eachPair[T any](have, want []T, compare func(h, w T) int, f func(h, w T)) {
 	for len(have) > 0 || len(want) > 0 {
 		order := -1
 		switch {
 		case len(have) == 0:
 			order = 1
 		case len(want) > 0:
-			order = have[0].ID.Compare(want[0].ID)
+			order = compare(have[0], want[0])
 		}
-		var h, w *ServicePort
+		var h, w T
 		if order <= 0 {
 			h, have = have[0], have[1:]
 		}
