@@ -255,7 +255,7 @@ func (l *Loop) isolate(ctx context.Context, err error) bool {
 			l.entriesRefused = err
 			return true
 		}
-		if !t.overtaken && t.isolate(ctx, err) {
+		if !t.overtaken && t.skipRefused(ctx, err) {
 			l.entriesRefused = nil
 			return true
 		}

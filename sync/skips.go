@@ -237,10 +237,10 @@ func (t *trial) check(ctx context.Context) error {
 	return attribute(t.ruleset, err)
 }
 
-// isolate skips Services without which the kernel does not refuse the wanted state with err, and
+// skipRefused skips Services without which the kernel does not refuse the wanted state with err, and
 // reports whether there are such Services. It tries first without those of which the kernel names an
 // element. If that is not enough, it searches among all that have changed.
-func (t *trial) isolate(ctx context.Context, err error) bool {
+func (t *trial) skipRefused(ctx context.Context, err error) bool {
 	ports, refused := make(map[familyService][]tracker.PortID), make(map[familyService]error)
 	for id := range t.changes {
 		ports[serviceOf(id)] = append(ports[serviceOf(id)], id)
@@ -298,7 +298,8 @@ func (t *trial) named(err error) (familyService, bool) {
 
 // search puts as many Services as the kernel accepts together into the wanted state, and adds the others
 // to refused. It halves the list as long as the kernel refuses one of several: a first commit may have
-// 30,000 Services, and each check of it takes up to a second.
+// 30,000 Services, and each check of it takes up to a second. Halving finds one Service among
+// 16,384 with 31 checks.
 func (t *trial) search(ctx context.Context, list []familyService, apply, fallBack func(familyService),
 	refused map[familyService]error) error {
 	for _, service := range list {
