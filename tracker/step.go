@@ -3,6 +3,7 @@ package tracker
 import (
 	"cmp"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 )
@@ -90,9 +91,15 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // portOfService is port for one of the ports of a Service. What shares its lists with others moves with them: the lists
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
+	if have != nil && want != nil && !have.is(want) { // it comes when the other one has gone
+		if left := s.portOfService(have, nil); left != nil {
+			return left
+		}
+		have = nil
+	}
 	ids := [2]listID{have.listID(), want.listID()}
 	first := s.moved[ids]
-	if first == nil && s.stand[ids[1]] > 0 {
+	if first == nil && s.adds && s.stand[ids[1]] > 0 {
 		first = want
 	}
 	target := want // with the lists of the first, if that is known
@@ -104,11 +111,12 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		target = want.withListsOf(first, port)
 	}
 	work := workBesideLists(have, target)
-	retargets := have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() &&
-		want.hasEndpoints()
+	both := have != nil && want != nil
+	retargets := both && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints()
+	policy := both && (have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)
 	switch {
 	case s.movesAlone(have, want, ids) ||
-		have != nil && ((work > 0 || retargets) && s.left <= 0 || !s.adds && affinityWork(have, target) > 0):
+		have != nil && ((work > 0 || retargets || policy) && s.left <= 0 || !s.adds && affinityWork(have, target) > 0):
 		return s.port(have, want)
 	case retargets:
 		return s.retarget(have, want, ids)
@@ -163,14 +171,14 @@ func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
 // retarget is portOfService for a port whose endpoints get another port: the lists of their port change at once.
 func (s *stepper) retarget(have, want *ServicePort, ids [2]listID) *ServicePort {
 	q := have.withTargetPort(want.TargetPort)
-	for i, list := range q.endpointLists() {
-		*list = *want.endpointLists()[i]
-	}
-	q.ClusterWeights, q.LocalWeights = want.ClusterWeights, want.LocalWeights
-	if s.moved[ids] == nil {
+	if first := s.moved[ids]; first != nil {
+		q = q.withListsOf(first, want.TargetPort)
+	} else {
 		gone, come := differingEndpoints(have, want)
 		s.left -= gone + come
-		s.record(ids, want)
+		whole := stepper{left: math.MaxInt, adds: s.adds}
+		whole.setEndpoints(q, have, want, false)
+		s.record(ids, q)
 	}
 	s.left--
 	return s.freely(q, want)
@@ -179,7 +187,7 @@ func (s *stepper) retarget(have, want *ServicePort, ids [2]listID) *ServicePort 
 // record records what the first of the ports with certain lists has become. New ports get the same.
 func (s *stepper) record(ids [2]listID, next *ServicePort) {
 	s.moved[ids] = next
-	if fresh := [2]listID{{}, ids[1]}; s.moved[fresh] == nil {
+	if fresh := [2]listID{{}, ids[1]}; s.adds && s.moved[fresh] == nil {
 		s.moved[fresh] = next
 	}
 }
@@ -250,7 +258,7 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	next := make([]*ServicePort, len(pairs))
 	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
 		for i, pair := range pairs {
-			if (pair[0] == nil) == fresh {
+			if (pair[0] == nil || pair[1] != nil && !pair[0].is(pair[1])) == fresh {
 				next[i] = s.portOfService(pair[0], pair[1])
 			}
 		}
@@ -320,9 +328,8 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	switch {
 	case have == want:
 		return want
-	case want == nil ||
-		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
-		return s.replace(have, want)
+	case want == nil:
+		return s.remove(have)
 	case have != nil && (s.left <= 0 || !s.adds): // no walk through endpoints: there may be many such ports
 		return s.change(have, want)
 	}
@@ -343,15 +350,20 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	return s.change(have, want)
 }
 
-// replace is port for one that goes, or that another one with its ID replaces.
-func (s *stepper) replace(have, want *ServicePort) *ServicePort {
+// is reports whether q is a later value of p, and not another port with its ID.
+func (p *ServicePort) is(q *ServicePort) bool {
+	return p.UID == q.UID && p.ClusterIP == q.ClusterIP && p.Port == q.Port
+}
+
+// remove is port for one that goes.
+func (s *stepper) remove(have *ServicePort) *ServicePort {
 	leaving := *have
 	leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
 	bare, size := s.bare(&leaving), s.writes(have, nil)
 	switch {
 	case size <= s.left || leaving.Equal(bare):
 		s.left -= size
-		return s.port(nil, want)
+		return nil
 	case s.left <= 0:
 		return &leaving
 	}
@@ -424,10 +436,23 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
 	cluster, local := want.Cluster, want.Local
 	if p.InternalLocal != want.InternalLocal || p.ExternalLocal != want.ExternalLocal || p.Settings != want.Settings {
-		cluster, local = want.Serving, want.Serving
+		cluster, local = want.mayServe()
 	}
 	return p.TargetPort == want.TargetPort && slices.Equal(p.LeftOut, want.LeftOut) && within(p.Cluster, cluster) &&
 		within(p.Local, local) && within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
+}
+
+// mayServe returns which endpoints may serve for the cluster-wide list, and for the list of this node, of a port that
+// waits to become p and has another policy or setting: p lacks a list that nothing uses.
+func (p *ServicePort) mayServe() (cluster, local []netip.AddrPort) {
+	cluster, local = p.Cluster, p.Local
+	if len(cluster) == 0 {
+		cluster = p.Serving
+	}
+	if len(local) == 0 {
+		local = p.Serving
+	}
+	return cluster, local
 }
 
 // within reports whether a sorted list has all of another one.
@@ -436,21 +461,50 @@ func within(some, all []netip.AddrPort) bool {
 	return gone == 0
 }
 
+// A weightedList is a list of endpoints and, unless they are equal, their weights.
+type weightedList struct {
+	endpoints []netip.AddrPort
+	weights   []uint16
+}
+
+// first returns the first n endpoints of a list.
+func (l weightedList) first(n int) weightedList {
+	n = min(n, len(l.endpoints))
+	if l.weights != nil {
+		l.weights = l.weights[:n:n]
+	}
+	return weightedList{l.endpoints[:n:n], l.weights}
+}
+
+// common returns what is left of a list when only others are there.
+func (l weightedList) common(others []netip.AddrPort) weightedList {
+	l.endpoints, l.weights = commonWeighted(l.endpoints, l.weights, others, netip.AddrPort.Compare)
+	return l
+}
+
 // setEndpoints sets the lists of next, which lie between those of have and to, and the policies that go with them.
 func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
+	hadCluster, hadLocal := weightedList{have.Cluster, have.ClusterWeights}, weightedList{have.Local, have.LocalWeights}
+	cluster, local := weightedList{to.Cluster, to.ClusterWeights}, weightedList{to.Local, to.LocalWeights}
 	switch {
 	case stays:
+		cluster, local = hadCluster, hadLocal
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
 		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others,
 			hash: to.hashes()}
-		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
-			each)
-		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
-	default: // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
-		next.Cluster, next.ClusterWeights = remaining(have.Cluster, have.ClusterWeights, to)
-		next.Local, next.LocalWeights = remaining(have.Local, have.LocalWeights, to)
+		cluster, local = s.endpoints(hadCluster, cluster, each), s.endpoints(hadLocal, local, each)
+	default: // the port waits for another policy or setting
+		inCluster, inLocal := to.mayServe()
+		if len(cluster.endpoints) == 0 {
+			cluster = local
+		}
+		if len(local.endpoints) == 0 {
+			local = weightedList{endpoints: to.OnNode}
+		}
+		cluster, local = remaining(hadCluster, cluster, inCluster), remaining(hadLocal, local, inLocal)
 	}
-	next.OnNode = hairpins(next, have, to)
+	next.Cluster, next.ClusterWeights = cluster.endpoints, cluster.weights
+	next.Local, next.LocalWeights = local.endpoints, local.weights
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
@@ -458,6 +512,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	case next.Local == nil:
 		next.Local = []netip.AddrPort{}
 	}
+	next.OnNode = hairpins(next, have, to)
 	next.LeftOut, next.Serving = to.LeftOut, to.Serving
 	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
 		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
@@ -466,22 +521,12 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	}
 }
 
-// remaining returns what is left of a list of a port that waits for another policy or setting: a few other endpoints,
-// if all of its own have left.
-func remaining(have []netip.AddrPort, haveWeights []uint16, to *ServicePort) ([]netip.AddrPort, []uint16) {
-	list, weights := commonWeighted(have, haveWeights, to.Serving, netip.AddrPort.Compare)
-	if len(list) > 0 || len(have) == 0 || to.hashes() { // a slot table is too much for a few endpoints
-		return list, weights
+// remaining returns what is left of a list when only some endpoints may serve: a few others, if that is nothing.
+func remaining(have, others weightedList, may []netip.AddrPort) weightedList {
+	if kept := have.common(may); len(kept.endpoints) > 0 || len(have.endpoints) == 0 {
+		return kept
 	}
-	list, weights = to.Cluster, to.ClusterWeights
-	if len(list) == 0 {
-		list, weights = to.Local, to.LocalWeights
-	}
-	n := min(replacements, len(list))
-	if weights != nil {
-		weights = weights[:n:n]
-	}
-	return list[:n:n], weights
+	return others.first(min(replacements, len(have.endpoints)))
 }
 
 // hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the
@@ -552,8 +597,8 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 	case have.HasSourceRanges && want.HasSourceRanges:
 		next.Sources = s.prefixes(have.Sources, want.Sources)
 	case want.HasSourceRanges:
-		all := stepper{left: s.left, adds: true} // have admits all clients, so that no range is an addition
-		next.Sources, s.left = all.prefixes(nil, want.Sources), all.left
+		all := stepper{left: mostWork, adds: true} // have admits all clients, so that no range is an addition
+		next.Sources = all.prefixes(nil, want.Sources)
 	default:
 		next.Sources = have.Sources
 	}
@@ -561,33 +606,30 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 
 // endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few
 // endpoints come for those that leave: a rolling update must not leave a Service without endpoints. They come for the
-// last ones that leave in any case.
-func (s *stepper) endpoints(
-	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16, each price,
-) ([]netip.AddrPort, []uint16) {
+// last ones that leave in any case, and to a list that a policy may lead clients to from now on.
+func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	compare := netip.AddrPort.Compare
+	weighted, list := have.weights != nil || want.weights != nil, have.common(want.endpoints)
 	switch {
-	case haveWeights == nil && wantWeights == nil:
-	case s.adds && s.left > 0:
-		gone, come := differing(have, want, compare)
+	case weighted && s.adds && s.left > 0:
+		gone, come := differing(have.endpoints, want.endpoints, compare)
 		s.left -= gone*each.goes + come*each.comes
-		return want, wantWeights
-	case haveWeights != nil || wantWeights != nil:
-		kept, weights := commonWeighted(have, haveWeights, want, compare)
-		if len(kept) == 0 && len(have) > 0 && len(want) <= replacements {
-			return want, wantWeights
-		}
-		return kept, weights
+		return want
+	case !weighted:
+		list.endpoints = move(s, have.endpoints, want.endpoints, compare, each)
 	}
-	list := move(s, have, want, compare, each)
-	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
-	if s.adds && len(list) == 0 && !each.hash { // a policy may lead clients to this list from now on
-		replaced.left = max(1, replacements/each.comes)
+	n := min(replacements, len(have.endpoints)-len(list.endpoints))
+	switch {
+	case s.adds && len(list.endpoints) == 0 && each.hash && len(have.endpoints) > 0: // it takes too many slots
+	case s.adds && len(list.endpoints) == 0:
+		return want.first(max(1, replacements/each.comes))
+	case !s.adds && len(list.endpoints) == 0:
+		return want.first(n)
+	case !s.adds && !weighted && n > 0 && within(list.endpoints, want.endpoints):
+		few := stepper{left: n, adds: true}
+		list.endpoints = move(&few, list.endpoints, want.endpoints, compare, price{comes: 1, goes: 1})
 	}
-	if replaced.left > 0 && (!s.adds || len(list) == 0) && len(common(list, want, compare)) == len(list) {
-		list = move(&replaced, list, want, compare, price{comes: 1, goes: 1})
-	}
-	return list, nil
+	return list
 }
 
 // replacements is how many endpoints of a port may come for others that leave while its namespace waits.

@@ -1,0 +1,86 @@
+package tracker
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// TestOneStep: a port that waits, or has its turn and few elements left, has an endpoint, only those of this node in
+// its list for policies Local, and in OnNode those of its lists.
+func TestOneStep(t *testing.T) {
+	defer func(joint int) { jointFrom = joint }(jointFrom)
+	jointFrom = 4
+	list := func(octets ...byte) (list []netip.AddrPort) {
+		for _, n := range octets {
+			list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 0))
+		}
+		return list
+	}
+	port := func(target uint16, octets []byte, edits ...func(p *ServicePort)) *ServicePort {
+		p := &ServicePort{ID: PortID{Port: "a", Protocol: TCP, Family: IPv4}, Port: 80, TargetPort: target,
+			ClusterIP: netip.MustParseAddr("10.96.0.1"), Cluster: list(octets...), HasEndpoints: true}
+		p.Serving, p.OnNode = p.Cluster, slices.DeleteFunc(slices.Clone(p.Cluster), func(ep netip.AddrPort) bool {
+			return !onNodeA(ep)
+		})
+		for _, edit := range edits {
+			edit(p)
+		}
+		return p
+	}
+	outside := func(p *ServicePort) { p.NodePort, p.ExternalLocal, p.Local = 30080, true, p.OnNode }
+	inside := func(p *ServicePort) { p.InternalLocal, p.Cluster, p.Local = true, nil, p.OnNode }
+	maglev, ping := func(p *ServicePort) { p.Settings.Maglev = true }, func(p *ServicePort) { p.Settings.Ping = true }
+	weighted := func(p *ServicePort) {
+		p.ClusterWeights = slices.Repeat([]uint16{1}, len(p.Cluster))
+		p.ClusterWeights[0] = 2
+	}
+	balanced := func(p *ServicePort) { p.LoadBalancers = addrs("198.51.100.1") }
+	ranges := func(p *ServicePort) {
+		p.HasSourceRanges = true
+		p.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28"), netip.MustParsePrefix("192.0.2.64/28")}
+	}
+	twice := func(p *ServicePort) []*ServicePort {
+		q := *p
+		q.ID.Port, q.Port = "b", 81
+		return []*ServicePort{p, &q}
+	}
+	few, others := []byte{1, 2, 3}, []byte{4, 5, 6}
+	var many, manyOthers []byte
+	for i := range replacements + 4 {
+		many, manyOthers = append(many, byte(1+i)), append(manyOthers, byte(101+i))
+	}
+	for _, tt := range []struct {
+		name           string
+		s              stepper
+		have, want     *ServicePort
+		cluster, local string
+	}{
+		{"an annotation waits", stepper{left: 100}, port(80, few, outside), port(80, others, outside, ping), "4 5 6", "6"},
+		{"slots", stepper{left: 100}, port(80, few, maglev), port(80, others, maglev, ping), "4 5 6", "-"},
+		{"weights", stepper{left: 100}, port(80, many, weighted), port(80, manyOthers, weighted),
+			"101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116", "-"},
+		{"another policy", stepper{left: 1, adds: true}, port(80, many, inside), port(80, many[:4]), "1", "-"},
+		{"another policy, slots", stepper{left: 4000, adds: true}, port(80, many, maglev),
+			port(80, many, inside, maglev), "", "3"},
+		{"another policy and target port", stepper{left: 1, adds: true}, port(80, few), port(90, few, inside),
+			"1 2 3", "-"},
+		{"source ranges", stepper{left: 2, adds: true}, port(80, many, balanced),
+			port(80, manyOthers[:1], balanced, ranges), octets(list(many[1:]...)), "-"},
+	} {
+		ports, _ := tt.s.step(twice(tt.have), twice(tt.want))
+		p := ports[0]
+		if octets(p.Cluster) != tt.cluster || octets(p.Local) != tt.local {
+			t.Errorf("%s: the lists have %s and %s, want %s and %s", tt.name, octets(p.Cluster), octets(p.Local), tt.cluster,
+				tt.local)
+		}
+		for _, ep := range p.OnNode {
+			if !slices.Contains(p.Cluster, ep) && !slices.Contains(p.Local, ep) {
+				t.Errorf("%s: %v is on this node, but in no list", tt.name, ep)
+			}
+		}
+		if p.HasSourceRanges != (len(p.Sources) == 2) {
+			t.Errorf("%s: the source ranges are %v", tt.name, p.Sources)
+		}
+	}
+}
