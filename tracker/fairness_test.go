@@ -292,8 +292,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestQuotaBesideSlicesWithoutService: the oldest Service is served, whatever EndpointSlices there are that belong to no
-// Service of ours, such as those of another proxy's Services.
+// TestQuotaBesideSlicesWithoutService: the oldest Service is served, whatever EndpointSlices there are that belong to
+// no Service of ours, such as those of another proxy's Services.
 func TestQuotaBesideSlicesWithoutService(t *testing.T) {
 	now := started
 	for range 50 { // the order of maps differs

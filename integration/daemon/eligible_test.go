@@ -104,8 +104,8 @@ func TestRefusedExternalIPIsAnEvent(t *testing.T) {
 	}
 }
 
-// TestWhatTheQuotaLeavesOut: a Service over the quota and an annotation that is not followed are no invalid fields. Each
-// is counted once while it lasts, and has an event of its own kind.
+// TestWhatTheQuotaLeavesOut: a Service over the quota and an annotation that is not followed are no invalid fields.
+// Each is counted once while it lasts, and has an event of its own kind.
 func TestWhatTheQuotaLeavesOut(t *testing.T) {
 	t.Parallel()
 	lab.Require(t)
@@ -116,8 +116,8 @@ func TestWhatTheQuotaLeavesOut(t *testing.T) {
 	large.CreationTimestamp.Time = slotted.CreationTimestamp.Add(time.Hour)
 	few := large.DeepCopy()
 	for i := range int32(15) {
-		large.Spec.Ports = append(large.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("more-", i), Protocol: corev1.ProtocolTCP,
-			Port: 1000 + i})
+		large.Spec.Ports = append(large.Spec.Ports,
+			corev1.ServicePort{Name: fmt.Sprint("more-", i), Protocol: corev1.ProtocolTCP, Port: 1000 + i})
 	}
 	server, p := startWithServer(t, func(s *apiserver.Server) {
 		s.Apply(lab.Node(lab.NodeName), slotted, large,

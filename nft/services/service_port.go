@@ -216,8 +216,8 @@ func (fr *familyRules) program(state *frontendState) {
 // frontend that goes they are left alone: no endpoint would answer their next segment.
 func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 	f, have := state.Frontend, &state.shown
-	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
-		!have.serving.Equal(want.serving)) {
+	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) ||
+		have.reset != want.reset || !have.serving.Equal(want.serving)) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset

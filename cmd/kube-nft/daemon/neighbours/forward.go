@@ -63,8 +63,8 @@ func (s *Sample) targets() (list []firewall.Target) {
 }
 
 // Forward notices when this node does not forward connections to endpoints, because of the rules of another program or
-// a kernel parameter. It looks until ctx ends, and calls count with the number of such rules. mark is the bit of packets
-// to masquerade.
+// a kernel parameter. It looks until ctx ends, and calls count with the number of such rules. mark is the bit of
+// packets to masquerade.
 func (w *Watch) Forward(ctx context.Context, sample *Sample, mark uint32, count func(refusals int)) error {
 	client, err := kernel.Open()
 	if err != nil {

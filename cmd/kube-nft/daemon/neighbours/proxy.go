@@ -30,8 +30,8 @@ type Watch struct {
 }
 
 // Proxy notices when kube-proxy programs this node as well, whether it has come back after a takeover or was never to
-// be taken over. It looks until ctx ends, and calls found when this begins and when it ends. hostProc is where the node's
-// processes are.
+// be taken over. It looks until ctx ends, and calls found when this begins and when it ends. hostProc is where the
+// node's processes are.
 func (w *Watch) Proxy(ctx context.Context, hostProc string, found func(bool)) error {
 	watch, err := legacy.NewWatch()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package shadow compares what kube-proxy has in the kernel with what kube-nft would have there (--mode=shadow). A Comparer
-// takes the kernel's place for the sync loop. Set its fields, start Run, and call Committed after each sync of the loop:
+// Package shadow compares what kube-proxy has in the kernel with what kube-nft would have there (--mode=shadow). A
+// Comparer takes the kernel's place for the sync loop. Set its fields, start Run, and call Committed after each sync of
+// the loop:
 //
 //	c := shadow.New(minSyncPeriod)
 //	c.Log, c.Ruleset, c.Notify, ... = log, ruleset, queue.Notify, ...
@@ -31,8 +32,8 @@ import (
 )
 
 // How often the shadow mode compares. After a comparison it pauses for restRatio times the CPU time of the comparison,
-// so that it uses a twentieth of a CPU at most; while it waits whether a difference lasts, for passingRatio times, which
-// is a tenth.
+// so that it uses a twentieth of a CPU at most; while it waits whether a difference lasts, for passingRatio times, so
+// that it uses a tenth.
 const (
 	interval     = time.Second
 	restRatio    = 19
