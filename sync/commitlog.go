@@ -122,7 +122,7 @@ func changedPorts(d *tracker.Delta) (names []string, n int) {
 // endMinute logs the sums of a minute. Slow syncs without a commit count if some of them were not logged.
 func (c *commitLog) endMinute() {
 	if c.commits > 0 || c.slow > slowLines {
-		c.log.Info("in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),
+		c.log.Info("kube-nft synced in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),
 			zap.Int("elements", c.elements), zap.Duration("slowest", c.slowest), zap.Int("slow", c.slow))
 	}
 	c.commits, c.operations, c.elements, c.slow, c.slowest = 0, 0, 0, 0, 0

@@ -48,8 +48,8 @@ func TestLinesOfManyCommits(t *testing.T) {
 		last := len(k.batches[len(k.batches)-1].Ops)
 		want := []string{
 			fmt.Sprint("started <nil> ", len(k.batches[0].Ops)),
-			fmt.Sprint("in the last minute ", commits, " ", operations-last),
-			fmt.Sprint("in the last minute 1 ", last),
+			fmt.Sprint("kube-nft synced in the last minute ", commits, " ", operations-last),
+			fmt.Sprint("kube-nft synced in the last minute 1 ", last),
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("lines of %d commits (-want +got):\n%s", len(k.batches), diff)
@@ -127,7 +127,7 @@ func TestCommitLines(t *testing.T) {
 	want := map[string]any{"commits": int64(105), "operations": int64(106), "elements": int64(103),
 		"slowest": 3 * slowSync, "slow": int64(104)}
 	lines := logs.TakeAll()
-	if len(lines) != 1 || lines[0].Message != "in the last minute" {
+	if len(lines) != 1 || lines[0].Message != "kube-nft synced in the last minute" {
 		t.Fatalf("lines %v", lines)
 	}
 	if diff := cmp.Diff(want, lines[0].ContextMap()); diff != "" {

@@ -223,11 +223,11 @@ func (d *driftDetector) handle(foreign *change.ForeignChange, known bool) (_, re
 	reason := fmt.Sprintf("%s (pid %d) changed our tables", foreign.Program, foreign.PID)
 	switch {
 	case foreign.Lost && foreign.PID == 0:
-		reason = "notifications about changes by others were lost"
+		reason = "kube-nft missed notifications of changes by other programs"
 	case damaged == 1:
-		reason += ": 1 object is not as it should be"
+		reason += ": 1 object needs repair"
 	case damaged > 1:
-		reason += fmt.Sprintf(": %d objects are not as they should be", damaged)
+		reason += fmt.Sprintf(": %d objects need repair", damaged)
 	}
 	return known, d.damaged(reason)
 }

@@ -269,11 +269,11 @@ func TestRepairIsLogged(t *testing.T) {
 		reason     string
 	}{
 		{deletion(g.ruleset.Want()[nft.IP], "endpoints-tcp", 1), "add element ip kube-nft endpoints-tcp { ", 1,
-			"changed our tables: 1 object is not as it should be"},
+			"changed our tables: 1 object needs repair"},
 		{deletion(g.ruleset.Want()[nft.IP], "endpoints-tcp", 100), "add element ip kube-nft endpoints-tcp { ", 1,
-			"changed our tables: 100 objects are not as they should be"},
+			"changed our tables: 100 objects need repair"},
 		{[]nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: g.ruleset.Want()[nft.IP].Chains["services"]}},
-			"flush chain ip kube-nft services", 2, "1 object is"},
+			"flush chain ip kube-nft services", 2, "1 object needs"},
 	} {
 		g.commit(t, tt.damage...)
 		g.report(t)
@@ -322,7 +322,7 @@ func TestFlushRuleset(t *testing.T) {
 	report := g.report(t)
 	var pid, objects int
 	if n, err := fmt.Sscanf(report.ReviewReason,
-		"nft (pid %d) changed our tables: %d objects are not as they should be", &pid,
+		"nft (pid %d) changed our tables: %d objects need repair", &pid,
 		&objects); n != 2 || pid == 0 || objects != 2 {
 		t.Errorf("reason %q (%v), want that nft changed two objects, the tables", report.ReviewReason, err)
 	}

@@ -158,7 +158,7 @@ func TestLostNotificationsAreReadBack(t *testing.T) {
 			t.Errorf("%d reads, %d batches; want the tables read and repaired", reads, batches)
 		}
 		for _, entry := range b.logs.FilterLevelExact(zap.WarnLevel).All() {
-			if got := entry.ContextMap()["reason"]; got != "notifications about changes by others were lost" {
+			if got := entry.ContextMap()["reason"]; got != "kube-nft missed notifications of changes by other programs" {
 				t.Errorf("%s: reason %q", entry.Message, got)
 			}
 		}

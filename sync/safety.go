@@ -52,9 +52,8 @@ func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	if !d.stopped {
 		return nil
 	}
-	return &SafetyError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, "+
-		"with all Services and EndpointSlices? "+
-		"Nothing is written", before.Total, kept)}
+	return &SafetyError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them; check that it is the "+
+		"right source, with all Services and EndpointSlices; kube-nft writes nothing", before.Total, kept)}
 }
 
 // isSafety reports whether err is a SafetyError.

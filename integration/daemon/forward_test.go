@@ -235,12 +235,12 @@ func TestForwardIsWatched(t *testing.T) {
 		"--takeover=never"}, examples...)...)
 	p.AwaitLog(t, "in sync, nothing to write")
 	lab.Run(t, "", "sh", "-ec", firewalls[0].load)
-	p.AwaitLog(t, "connections to endpoints are refused on this node: "+firewalls[0].where)
+	p.AwaitLog(t, "a firewall or kernel parameter refuses connections to endpoints on this node: "+firewalls[0].where)
 	if _, body, err := fetch("127.0.0.1:10249", "/metrics"); err != nil ||
 		!strings.Contains(body, "\nkube_nft_forward_refusals 1\n") {
 		t.Errorf("%v: no kube_nft_forward_refusals 1", err)
 	}
 	lab.Run(t, "", "sh", "-ec", firewalls[0].remedy)
-	p.AwaitLog(t, "connections to endpoints are not refused any more")
+	p.AwaitLog(t, "a firewall or kernel parameter no longer refuses connections to endpoints")
 	p.Stop(t)
 }

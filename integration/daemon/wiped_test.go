@@ -66,8 +66,8 @@ func TestWipedServer(t *testing.T) {
 				return
 			}
 			lab.Eventually(t, "what the new server has, too", func() bool { return count() == services+1 })
-			p.AwaitLog(t, "a new list of services lacks 300 of 300 that there were")
-			p.AwaitLog(t, "a new list of endpointslices lacks 300 of 300 that there were")
+			p.AwaitLog(t, "a new list of services lacks 300 of the 300 that kube-nft knows")
+			p.AwaitLog(t, "a new list of endpointslices lacks 300 of the 300 that kube-nft knows")
 			lab.Eventually(t, "the metric", func() bool {
 				_, body, err := fetch("127.0.0.1:10249", "/metrics")
 				return err == nil && strings.Contains(body, `kube_nft_safety_check{reason="list"} 1`)
@@ -85,7 +85,7 @@ func TestWipedServer(t *testing.T) {
 				t.Errorf("/readyz: %d %s, %v", code, body, err)
 			}
 			status, err := lab.Execute(lab.Program(t), "status")
-			if err != nil || !strings.Contains(status.Stdout, "lacks 300 of 300 that there were") {
+			if err != nil || !strings.Contains(status.Stdout, "lacks 300 of the 300 that kube-nft knows") {
 				t.Errorf("status, exit code %d, %v:\n%s", status.Code, err, status.Stdout)
 			}
 			for i := range services { // the source has them again

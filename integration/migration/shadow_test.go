@@ -359,7 +359,7 @@ func TestShadowAloneKernel(t *testing.T) {
 			}
 			m.program(t)
 			m.awaitDifferences(t)
-			daemon.AwaitLog(t, "kube-proxy's rules are compared again")
+			daemon.AwaitLog(t, "kube-nft compares its rules with kube-proxy's again")
 			m.program(t)
 			if found := m.awaitComparisons(t, 3); len(found) > 0 {
 				t.Errorf("kube-proxy has written the same again: %v", found)

@@ -47,10 +47,10 @@ func (t Table) Explain(p nft.Packet) Explanation {
 		e.explainMasquerade()
 	}
 	for _, step := range e.Foreign {
-		text := "no kube-nft writes this; what it does is not known and was left out"
+		text := "another program wrote this; explain does not know its effect and skips it"
 		if e.TraceResult.Outcome == "accept" && step == e.Steps[len(e.Steps)-1] {
-			text = "no kube-nft writes this; it accepts the packet, so that no Service gets it"
-			e.Reason = "a rule or an element that no kube-nft writes accepts it"
+			text = "another program wrote this; it accepts the packet, so no Service gets the packet"
+			e.Reason = "a rule or an element of another program accepts the packet"
 		}
 		e.add("Foreign rule", text, step.String())
 	}
@@ -176,7 +176,7 @@ func (e *explainer) servicesAt(addr netip.Addr) string {
 func (e *explainer) explainPolicy() {
 	p, ok := layout.PolicyOf(e.Service.Verdict)
 	if !ok {
-		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict,
+		e.Reason = fmt.Sprintf("an element of another program says %q at this frontend of Service %s", e.Service.Verdict,
 			e.Service.Name)
 		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return

@@ -135,11 +135,11 @@ type Conflict struct {
 	Winner, Loser tracker.PortID
 }
 
-// String says who has the frontend and who goes without.
+// String says which Service is served at the frontend, and why.
 func (c Conflict) String() string {
-	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: a cluster IP comes "+
+	return fmt.Sprintf("kube-nft serves Service %s at %s, not Service %s, which claims it as well: a cluster IP comes "+
 		"first, then a load balancer's address in status, then the older Service; an address comes before a node port",
-		c.Frontend, c.Winner, c.Loser)
+		c.Winner, c.Frontend, c.Loser)
 }
 
 // A wantedFrontend is a frontend that a Service port wants, and what it is to it.

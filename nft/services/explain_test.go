@@ -121,16 +121,17 @@ func TestExplainForeignVerdicts(t *testing.T) {
 		outcome, reason string
 		foreign         string // what the fact about it names
 	}{
-		{nft.Accept, "accept", "a rule or an element that no kube-nft writes accepts it",
+		{nft.Accept, "accept", "a rule or an element of another program accepts the packet",
 			"element of services: 10.96.0.0 . tcp . 80 : accept"},
-		{nft.Return, "accept", `an element that no kube-nft writes says "return" at this frontend of Service `, ""},
+		{nft.Return, "accept", `an element of another program says "return" at this frontend of Service `, ""},
 		{nft.Jump("cluster-4"), "dnat", "", ""},
-		{nft.Jump("accepts"), "accept", "a rule or an element that no kube-nft writes accepts it", "rule of accepts: accept"},
-		{nft.Jump("drops"), "drop", `an element that no kube-nft writes says "jump drops" at this frontend of Service `, ""},
+		{nft.Jump("accepts"), "accept", "a rule or an element of another program accepts the packet",
+			"rule of accepts: accept"},
+		{nft.Jump("drops"), "drop", `an element of another program says "jump drops" at this frontend of Service `, ""},
 		// as what is at a cluster IP, but no Service port
 		{nft.Jump("comes-back"), "reject",
-			`an element that no kube-nft writes says "jump comes-back" at this frontend of Service `, ""},
-		{nft.Goto("drops"), "drop", `an element that no kube-nft writes says "goto drops" at this frontend of Service `, ""},
+			`an element of another program says "jump comes-back" at this frontend of Service `, ""},
+		{nft.Goto("drops"), "drop", `an element of another program says "goto drops" at this frontend of Service `, ""},
 	} {
 		check := func(t *testing.T, table *nft.Table) {
 			t.Helper()

@@ -70,12 +70,12 @@ func (u *unmetAnnotations) updateLimits(id tracker.PortID, p *tracker.ServicePor
 	}
 	hashed := p != nil && p.Settings.Maglev
 	short := func(instead string) string {
-		return fmt.Sprintf("the quota of the namespace (--namespace-quota) leaves nothing for the elements that port %s "+
-			"takes for it; %s", portAndFamily(id), instead)
+		return fmt.Sprintf("port %s needs more elements for this annotation than the quota of the namespace "+
+			"(--namespace-quota) leaves; %s", portAndFamily(id), instead)
 	}
-	const byChance = "endpoints are chosen by chance on this node"
+	const byChance = "this node chooses endpoints at random"
 	u.set(id, weight, l.withoutSlots && !hashed, func() string {
-		return short("shares of endpoints are rounded to a quarter of an equal one")
+		return short("this node rounds the share of each endpoint to a quarter of an equal share")
 	})
 	u.set(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {
 		if l.withoutHash {

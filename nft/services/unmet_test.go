@@ -81,15 +81,15 @@ func TestQuotaWithoutSlots(t *testing.T) {
 	for _, p := range weighed.Changed {
 		p.ClusterWeights = []uint16{1, 2, 30}
 	}
-	const leaves = "the quota of the namespace (--namespace-quota) leaves nothing for the elements that port http " +
-		"(IPv4) takes for it; "
+	const leaves = "port http (IPv4) needs more elements for this annotation than the quota of the namespace " +
+		"(--namespace-quota) leaves; "
 	set(hashed, true)
 	expect("slots", 1, 3, "Service hashed/service-0: metadata.annotations[kube-nft.io/lb-algorithm]: "+leaves+
-		"endpoints are chosen by chance on this node")
+		"this node chooses endpoints at random")
 	set(weighed, true)
 	expect("weights", 2, 3+3*maglev.FewPlacesEach,
 		"Service weighed/service-0: metadata.annotations[kube-nft.io/weight] of its EndpointSlices: "+leaves+
-			"shares of endpoints are rounded to a quarter of an equal one")
+			"this node rounds the share of each endpoint to a quarter of an equal share")
 	set(hashed, false)
 	expect("slots after all", 1, 503+3*maglev.FewPlacesEach)
 }

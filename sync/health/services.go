@@ -209,10 +209,9 @@ func (s *Services) bound(services map[Service]*tracker.ServicePort, ports map[ne
 	slices.SortStableFunc(order, func(a, b Service) int { return cmp.Compare(ranks[a], ranks[b]) })
 	for _, service := range order {
 		if open += sizes[service]; open > s.most {
-			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of "+
-				"such ports at most, a quarter of the files that kube-nft may open; "+
-				"Services that are younger in their namespace go without", services[service].HealthCheckNodePort,
-				service.Family, service, s.most)
+			lost[service] = fmt.Errorf("kube-nft does not open health check node port %d (%s) of Service %s: it opens at most "+
+				"%d such ports, a quarter of the files that it may open; the oldest Services of each namespace come first",
+				services[service].HealthCheckNodePort, service.Family, service, s.most)
 		}
 	}
 	maps.DeleteFunc(ports, func(_ netip.AddrPort, service Service) bool { return lost[service] != nil })
@@ -268,7 +267,7 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 	}
 	socket, err := web.Listen(ctx, network, at.String())
 	if err != nil {
-		return fmt.Errorf("health check of Service %s: %w; it is tried again, first after %s, later every %s", service, err,
+		return fmt.Errorf("health check of Service %s: %w; kube-nft tries again after %s, later every %s", service, err,
 			yieldInterval, reopenInterval)
 	}
 	server := web.NewServer(&answer{services: s, service: service}, false, s.log)

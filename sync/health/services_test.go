@@ -254,8 +254,8 @@ func TestPortInUseInKernel(t *testing.T) {
 	if got := w.Unserved(); got != 1 {
 		t.Errorf("%d Services are not served, want 1", got)
 	}
-	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; it is " +
-		"tried again, first after 50ms, later every 5s"
+	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; " +
+		"kube-nft tries again after 50ms, later every 5s"
 	if len(w.problems) != 1 || w.problems[0] != want {
 		t.Errorf("problems: %q, want %q", w.problems, want)
 	}
@@ -354,9 +354,8 @@ func TestPortsAreBounded(t *testing.T) {
 	if len(open) != 5 || len(lost) != 6 {
 		t.Errorf("%d ports are served, %d Services go without", len(open), len(lost))
 	}
-	const want = "health check node port 30009 (IPv4) of Service many/web-9 is not served: this node serves 5 of such " +
-		"ports at most, " +
-		"a quarter of the files that kube-nft may open; Services that are younger in their namespace go without"
+	const want = "kube-nft does not open health check node port 30009 (IPv4) of Service many/web-9: it opens at most 5 " +
+		"such ports, a quarter of the files that it may open; the oldest Services of each namespace come first"
 	if got := lost[Service{"many", "web-9", tracker.IPv4}]; got == nil || got.Error() != want {
 		t.Errorf("got %v, want %s", got, want)
 	}

@@ -24,12 +24,12 @@ var (
 	flowPacketsDesc = flowDesc("service_packets_total",
 		"Packets of connections to a Service: sent by clients, or returned to them.", "direction")
 	flowEndedDesc = flowDesc("service_ended_connections_total",
-		"Connections to a Service that ended, also those that nothing has answered.")
+		"Connections to a Service that ended, including those that no endpoint answered.")
 	flowDurationDesc = flowDesc("service_connection_duration_seconds",
 		"How long connections to a Service lasted, from their first packet to the last one.")
 	flowLostDesc = prometheus.NewDesc("kube_nft_flow_lost_connections_total",
-		"Connections that ended and that --flow-metrics could not count, because too many ended at once. Those that no "+
-			"Service translated may be among them.", nil, nil)
+		"Ended connections that --flow-metrics could not count, because too many ended at once. They may include "+
+			"connections that are not to a Service.", nil, nil)
 )
 
 func flowDesc(name, help string, labels ...string) *prometheus.Desc {

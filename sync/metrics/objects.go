@@ -44,7 +44,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}, []string{labelKind}),
 		conflicts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_conflicts",
-			Help: "Frontends that a Service asks for and that another Service has.",
+			Help: "Claims of Services to frontends that kube-nft serves for another Service.",
 		}),
 		skippedPorts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_skipped_ports",

@@ -116,7 +116,7 @@ func (s *store) reportMissing() {
 		return
 	}
 	s.options.Missing(s.name,
-		fmt.Errorf("a new list of %s lacks %d of %d that there were: is it the right API server, with all objects? "+
-			"They stay as they were until it has them, or until %s", s.name, len(s.missing.names), s.missing.of,
-			s.missing.until.Format(time.TimeOnly)))
+		fmt.Errorf("a new list of %s lacks %d of the %d that kube-nft knows; check that it is the right API server, with "+
+			"all objects; kube-nft keeps the missing ones until the API server lists them, or until %s", s.name,
+			len(s.missing.names), s.missing.of, s.missing.until.Format(time.TimeOnly)))
 }

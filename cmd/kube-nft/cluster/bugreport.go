@@ -50,7 +50,8 @@ no values of environment variables and annotations. Addresses of clients are lef
 affinity and source ranges, which --clients adds, and conntrack entries. But log lines and events quote
 fields of objects that kube-nft could not use. Look at the archive before you publish it.
 
-It exits 0, and 2 if a node did not answer, or you lack a right. Then the archive has the rest.`,
+It exits 0 if the archive is complete. It exits 2 if a node did not answer or you lack a permission;
+the archive then has the rest.`,
 		Example:           "  kubectl kube-nft bugreport\n  kubectl kube-nft bugreport worker-1 --file report.tar.gz",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: c.nodeNames,

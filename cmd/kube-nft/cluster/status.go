@@ -37,7 +37,7 @@ func newStatus(c *connection) *cobra.Command {
 without a pod, and those that do not answer, have a line as well.
 
 HEALTHY says whether changes reach the kernel in time. IN SYNC is the age of the last commit, if no
-change waits for too long. REFUSALS counts what the node does not serve now as it is asked for:
+change waits for too long. REFUSALS counts what objects ask for and the node does not serve now:
 ports, annotations, health checks, and Services over their quota. REPAIRS counts how often other
 programs changed kube-nft's tables since the daemon's start. STATE names what the daemon waits for,
 rules of kube-proxy on the node, and firewalls that refuse connections to endpoints. -o wide has more
@@ -46,8 +46,8 @@ columns.
 With -w, status goes on, and prints the line of a node again when it changes; with -o json, a
 document on a line of its own.
 
-It exits 0 if kube-nft serves on all of them, 1 if not, and 2 if it could not look. With -w, that
-is how it was in the end.`,
+It exits 0 if kube-nft serves on all of these nodes, 1 if not, and 2 if status could not reach the
+API server or the nodes. With -w, the exit code says what the last look found.`,
 		Example: `  kubectl kube-nft status
   kubectl kube-nft status worker-1 worker-2 -o wide
   kubectl kube-nft status -o json

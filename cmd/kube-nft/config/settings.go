@@ -42,7 +42,7 @@ var settings = []setting{
 		usage: "preferred encoding of objects from the API server"},
 	{flag: "hostname-override", field: "hostnameOverride", usage: "name of this node; default: the host's name"},
 	{flag: "bind-address", field: "bindAddress",
-		usage: "if a specific address, the node's primary address instead of the one in its Node object"},
+		usage: "a specific address becomes the node's primary address, instead of the one in its Node object"},
 	{flag: "cluster-cidr", field: "clusterCIDR",
 		usage: "addresses of pods, one CIDR or one of each family with a comma; connections from other addresses to " +
 			"cluster IPs are masqueraded"},

@@ -237,7 +237,7 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	}
 	if r.ReviewReason != "" && r.Operations > 0 {
 		m.events.node(warning, "TablesRepaired", "Program",
-			"the nftables tables of kube-nft differed from what they should be and were repaired: "+r.ReviewReason)
+			"kube-nft repaired its nftables tables: "+r.ReviewReason)
 	}
 }
 

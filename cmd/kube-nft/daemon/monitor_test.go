@@ -72,8 +72,8 @@ func TestReportsBecomeEvents(t *testing.T) {
 			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
 		{"review", proxysync.Report{ReviewReason: "nft flushed the ruleset"}, ""},
 		{"repair", proxysync.Report{ReviewReason: "nft flushed the ruleset", Operations: 1},
-			"Node /node (node), -: Warning TablesRepaired Program: the nftables tables of kube-nft differed from what they " +
-				"should be and were repaired: nft flushed the ruleset"},
+			"Node /node (node), -: Warning TablesRepaired Program: kube-nft repaired its nftables tables: nft " +
+				"flushed the ruleset"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, recorded := newTestMonitor(t)

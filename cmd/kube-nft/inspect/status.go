@@ -43,8 +43,8 @@ func newStatus() *cobra.Command {
 		Short: "Summarise the rules in the kernel and the state of the daemon",
 		Long: `status counts the objects in the kernel's tables of this network namespace, and asks the daemon
 for its state over its socket file in /run/kube-nft, which only root and the daemon's own user can
-use. If the daemon has not synced since its start, status prints what it waits for. Of a daemon with
---mode=shadow it prints in what kube-proxy's rules and kube-nft's differ.
+use. If the daemon has not synced since its start, status prints what the daemon waits for. If the
+daemon has --mode=shadow, status prints the differences between kube-proxy's rules and kube-nft's.
 
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,

@@ -99,13 +99,14 @@ func (w *Watch) Forward(ctx context.Context, sample *Sample, mark uint32, count 
 		var places []string
 		for _, f := range found {
 			if places = append(places, f.Where); !slices.Contains(known, f.Where) {
-				text := "connections to endpoints are refused on this node: " + f.String()
+				text := "a firewall or kernel parameter refuses connections to endpoints on this node: " + f.String()
 				w.Log.Warn(text, zap.String("remedy", f.Remedy))
 				w.Warn("ForwardRefused", text+". Do: "+f.Remedy)
 			}
 		}
 		if gone := slices.DeleteFunc(known, func(p string) bool { return slices.Contains(places, p) }); len(gone) > 0 {
-			w.Log.Info("connections to endpoints are not refused any more", zap.String("by", strings.Join(gone, ", ")))
+			w.Log.Info("a firewall or kernel parameter no longer refuses connections to endpoints",
+				zap.String("by", strings.Join(gone, ", ")))
 		}
 		known = places
 	}

@@ -33,7 +33,7 @@ type Status struct {
 	// SafetyCheck has the texts of the safety check, by reason, while it keeps the daemon from removing Services.
 	SafetyCheck map[string]string `json:"safetyCheck,omitempty"`
 
-	// What this node does not serve as it is asked for.
+	// What objects ask for and this node does not serve now.
 	Conflicts        int `json:"conflicts"`
 	SkippedPorts     int `json:"skippedPorts"` // Service ports whose rules the kernel refuses
 	UnmetAnnotations int `json:"unmetAnnotations"`

@@ -168,7 +168,7 @@ func (s *Comparer) fail(problem string) {
 	s.state.Problem = problem
 	s.mu.Unlock()
 	if s.problems.Report(problem) {
-		s.Log.Warn("nothing was compared with kube-proxy's rules", zap.String("reason", problem))
+		s.Log.Warn("kube-nft cannot compare its rules with kube-proxy's", zap.String("reason", problem))
 	}
 }
 
@@ -214,7 +214,7 @@ func (s *Comparer) compare(inv *legacy.Inventory) {
 	s.state = state
 	s.mu.Unlock()
 	if s.problems.Over() {
-		s.Log.Info("kube-proxy's rules are compared again", zap.Int("frontends", c.Served))
+		s.Log.Info("kube-nft compares its rules with kube-proxy's again", zap.Int("frontends", c.Served))
 	}
 	s.report(now, lasting)
 }
