@@ -391,7 +391,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Durati
 	if lookups > 2 { // for each the kernel goes through the affinity map
 		t.Errorf("a commit writes %d rules that look up an affinity map", lookups)
 	}
-	if elements > 3*tracker.CommitElements {
+	if elements > 4*tracker.CommitElements {
 		t.Errorf("a commit has %d elements", elements)
 	}
 	return took / time.Duration(rounds)

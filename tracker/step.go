@@ -490,8 +490,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	case stays:
 		cluster, local = hadCluster, hadLocal
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others,
-			hash: to.hashes()}
+		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others}
 		cluster, local = s.endpoints(hadCluster, cluster, each), s.endpoints(hadLocal, local, each)
 	default: // the port waits for another policy or setting
 		inCluster, inLocal := to.mayServe()
@@ -620,7 +619,6 @@ func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	}
 	n := min(replacements, len(have.endpoints)-len(list.endpoints))
 	switch {
-	case s.adds && len(list.endpoints) == 0 && each.hash && len(have.endpoints) > 0: // it takes too many slots
 	case s.adds && len(list.endpoints) == 0:
 		return want.first(max(1, replacements/each.comes))
 	case !s.adds && len(list.endpoints) == 0:

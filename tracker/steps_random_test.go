@@ -464,9 +464,6 @@ func (w *stepWorld) checkChoices(t *testing.T, now, had, want *ServicePort) {
 		if local[kind] && !slices.ContainsFunc(slices.Concat(want.Cluster, want.Local), onNodeA) {
 			continue // the policy may have changed, and waits
 		}
-		if now.hashes() && !w.owed {
-			continue // a slot table makes room for the next one
-		}
 		if len(list) == 0 && len(before[kind]) > 0 && len(after[kind]) > 0 {
 			t.Errorf("%v, %s: no endpoint between %v and %v", now.ID, kind, before[kind], after[kind])
 		}

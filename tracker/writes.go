@@ -61,10 +61,9 @@ func differingEndpoints(have, want *ServicePort) (gone, come int) {
 	return gone + goneHere, come + comeHere
 }
 
-// A price is how many elements one endpoint or address more or less takes, and whether slots are among them.
+// A price is how many elements one endpoint or address more or less takes.
 type price struct {
 	comes, goes int
-	hash        bool
 }
 
 // size returns about how many elements a port takes.
