@@ -165,10 +165,12 @@ func newUncounted(t *testing.T, protocol corev1.Protocol) *crossing {
 	return c
 }
 
-// patientTCP keeps TCP from sending a segment again because a busy machine was late with its acknowledgement: it would
-// be counted twice.
+// patientTCP keeps TCP from sending a segment again because a busy machine was late with its acknowledgement, or two
+// CPUs dealt with segments in another order: it would be counted twice. An option for selective acknowledgements counts
+// as well.
 func patientTCP() error {
-	err := lab.SetSysctl("net.ipv4.tcp_early_retrans", "0")
+	err := errors.Join(lab.SetSysctl("net.ipv4.tcp_early_retrans", "0"), lab.SetSysctl("net.ipv4.tcp_sack", "0"),
+		lab.SetSysctl("net.ipv4.tcp_reordering", "300"))
 	if rto := lab.SetSysctl("net.ipv4.tcp_rto_min_us", "5000000"); !errors.Is(rto, fs.ErrNotExist) { // before Linux 6.11
 		err = errors.Join(err, rto)
 	}

@@ -40,7 +40,7 @@ func TestMigrateGapKernel(t *testing.T) {
 		servers = append(servers, server)
 	}
 	began := time.Now()
-	m.startDaemon(t).AwaitLog(t, "kube-proxy runs on this node")
+	m.startDaemon(t).AwaitLog(t, "the takeover waits until kube-proxy on this node has ended")
 	start := time.Since(began)
 	var stop atomic.Bool
 	var probing sync.WaitGroup

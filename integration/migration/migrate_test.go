@@ -158,7 +158,7 @@ func (m *migration) startBesideProxy(t *testing.T) {
 	proxy := startFakeProxy(t)
 	m.program(t)
 	daemon := m.startDaemon(t)
-	daemon.AwaitLog(t, "kube-proxy runs on this node")
+	daemon.AwaitLog(t, "the takeover waits until kube-proxy on this node has ended")
 	awaitMetric(t, `kubeproxy_sync_proxy_rules_last_timestamp_seconds`)
 	m.load.await(t, 50)
 	proxy.Signal(syscall.SIGTERM)

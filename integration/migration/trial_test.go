@@ -42,7 +42,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			}
 			began := time.Now()
 			daemon := m.startDaemon(t)
-			daemon.AwaitLog(t, "kube-proxy runs on this node")
+			daemon.AwaitLog(t, "the takeover waits until kube-proxy on this node has ended")
 			soon := gapAfter(time.Since(began))
 			daemon.AwaitLog(t, fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients))
 			if diff := cmp.Diff(before, m.reached(t)); diff != "" {
