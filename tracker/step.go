@@ -195,8 +195,7 @@ func (s *stepper) record(ids [2]listID, next *ServicePort) {
 // withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
 func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 	r := *p
-	r.Cluster, r.Local, r.Serving, r.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
-	r.ClusterWeights, r.LocalWeights = q.ClusterWeights, q.LocalWeights
+	r.setLists(q)
 	if r.TargetPort = port; !r.hasEndpoints() {
 		r.TargetPort = 0
 	}
@@ -216,9 +215,15 @@ func (p *ServicePort) hasListsOf(q *ServicePort) bool {
 // equalsWithLists reports whether p equals q once it has the lists of q, as mostly among many ports.
 func (p *ServicePort) equalsWithLists(q *ServicePort) bool {
 	r := *p
-	r.Cluster, r.Local, r.Serving, r.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
-	r.ClusterWeights, r.LocalWeights, r.TargetPort = q.ClusterWeights, q.LocalWeights, q.TargetPort
+	r.setLists(q)
+	r.TargetPort = q.TargetPort
 	return r.Equal(q)
+}
+
+// setLists gives p the lists of q.
+func (p *ServicePort) setLists(q *ServicePort) {
+	p.Cluster, p.Local, p.Serving, p.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
+	p.ClusterWeights, p.LocalWeights = q.ClusterWeights, q.LocalWeights
 }
 
 // freely is port where endpoints cost nothing.

@@ -62,9 +62,7 @@ func differingEndpoints(have, want *ServicePort) (gone, come int) {
 }
 
 // A price is how many elements one endpoint or address more or less takes.
-type price struct {
-	comes, goes int
-}
+type price struct{ comes, goes int }
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
