@@ -41,11 +41,12 @@ func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 		}
 	}
 	if r.Operations == 0 {
-		c.log.Info("in sync, nothing to write", zap.Int("elements", elements), zap.Duration("compile", r.Compile))
+		c.log.Info("kube-nft started: the kernel had all Services already", zap.Int("elements", elements),
+			zap.Duration("compile", r.Compile))
 		return
 	}
-	c.log.Info("started", zap.Int("service_ports", len(r.Delta.Changed)), zap.Int("elements", elements),
-		zap.Int("operations", r.Operations),
+	c.log.Info("kube-nft started and programmed the Services", zap.Int("service_ports", len(r.Delta.Changed)),
+		zap.Int("elements", elements), zap.Int("operations", r.Operations),
 		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit))
 }
 

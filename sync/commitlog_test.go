@@ -47,7 +47,7 @@ func TestLinesOfManyCommits(t *testing.T) {
 		}
 		last := len(k.batches[len(k.batches)-1].Ops)
 		want := []string{
-			fmt.Sprint("started <nil> ", len(k.batches[0].Ops)),
+			fmt.Sprint("kube-nft started and programmed the Services <nil> ", len(k.batches[0].Ops)),
 			fmt.Sprint("kube-nft synced in the last minute ", commits, " ", operations-last),
 			fmt.Sprint("kube-nft synced in the last minute 1 ", last),
 		}

@@ -241,7 +241,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 	g.loop.options.Queue.Notify()
 	g.report(t)
-	lines := g.logs.FilterMessage("in sync, nothing to write").All()
+	lines := g.logs.FilterMessage("kube-nft started: the kernel had all Services already").All()
 	if len(lines) != 1 || lines[0].ContextMap()["elements"] != int64(count(g.ruleset.Lengths())) {
 		t.Errorf("%d lines say that all is well, want one: %v", len(lines), g.logs.All())
 	}

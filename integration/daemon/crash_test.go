@@ -168,7 +168,7 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	t.Logf("killed %d times", crash)
-	p.AwaitLog(t, `"started"`)
+	p.AwaitLog(t, "kube-nft started")
 	p.Stop(t)
 	s.stateOf(t, read(t, k))
 	if tables := lab.Run(t, "", "nft", "list", "tables"); tables != "table ip kube-nft\ntable ip6 kube-nft\n" {

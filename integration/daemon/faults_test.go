@@ -166,7 +166,7 @@ func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	}
 	p.Stop(t)
 	p = objects.Start(t)
-	p.AwaitLog(t, "in sync, nothing to write")
+	p.AwaitLog(t, "kube-nft started: the kernel had all Services already")
 	if again := visit(t, client, served); again != first {
 		t.Errorf("after a restart the client was sent to %s, not to %s", again, first)
 	}
@@ -207,7 +207,7 @@ func TestAffinityOfIPv6Clients(t *testing.T) {
 	}
 	served := serveAffine(t, objects, webIPv6, pods, clients)
 	p := objects.Start(t)
-	p.AwaitLog(t, `"started"`)
+	p.AwaitLog(t, "kube-nft started")
 	for range 3 {
 		at := make(map[netip.Addr]netip.Addr)
 		for _, client := range clients {

@@ -233,7 +233,7 @@ func TestForwardIsWatched(t *testing.T) {
 	traceWorld(t)
 	p := lab.Start(t, append([]string{lab.Program(t), "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64",
 		"--takeover=never"}, examples...)...)
-	p.AwaitLog(t, "in sync, nothing to write")
+	p.AwaitLog(t, "kube-nft started: the kernel had all Services already")
 	lab.Run(t, "", "sh", "-ec", firewalls[0].load)
 	p.AwaitLog(t, "a firewall or kernel parameter refuses connections to endpoints on this node: "+firewalls[0].where)
 	if _, body, err := fetch("127.0.0.1:10249", "/metrics"); err != nil ||

@@ -46,7 +46,9 @@ func TestMemoryAtQuota(t *testing.T) {
 		apply("large", i, "10.112.1.0", 1000)
 	}
 	bound := 40<<20 + others*10*12*1024/10 + *quota*1024
-	for _, log := range []string{`"started"`, "in sync, nothing to write"} {
+	for _, log := range []string{
+		"kube-nft started and programmed the Services", "kube-nft started: the kernel had all Services already",
+	} {
 		p := lab.Start(t, lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig,
 			"--takeover=auto", "--namespace-quota", strconv.Itoa(*quota))
 		p.AwaitLog(t, log)

@@ -86,7 +86,7 @@ func TestStopDuringStart(t *testing.T) {
 		t.Logf("%d Services stand, with %d chains", len(stood.Sets["services"].Map), len(stood.Chains))
 		p = lab.Start(t, argv...)
 		await(t, p, "the next start", func() bool {
-			return strings.Contains(p.Stderr(), `"msg":"started"`) || strings.Contains(p.Stderr(), "nothing to write")
+			return strings.Contains(p.Stderr(), "kube-nft started")
 		})
 		p.Stop(t)
 		table := read(t, k)[nft.IP]

@@ -106,7 +106,7 @@ func TestUnitCallsKernel(t *testing.T) {
 	p := lab.Start(t, "strace", "-f", "-qq", "-o", log, lab.Program(t),
 		"--manifests", dir, "--hostname-override", "node-a", "--detect-local-mode", "NodeCIDR", "--takeover", "auto",
 		"--log-level", "debug")
-	p.AwaitLog(t, `"started"`)
+	p.AwaitLog(t, "kube-nft started")
 	// strace keeps signals for itself; it ends when the program does.
 	children := string(readFile(t, fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID())))
 	child, err := strconv.Atoi(strings.TrimSpace(children))

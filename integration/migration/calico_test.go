@@ -33,7 +33,7 @@ func TestKeptTableKernel(t *testing.T) {
 		t.Errorf("plan:\n%s", plan)
 	}
 	daemon.Stop(t)
-	m.startDaemon(t, "--keep-kube-proxy-table").AwaitLog(t, `"in sync, nothing to write"`)
+	m.startDaemon(t, "--keep-kube-proxy-table").AwaitLog(t, "kube-nft started: the kernel had all Services already")
 	awaitMetric(t, "kube_nft_foreign_proxy 0")
 	m.load.await(t, 50)
 	m.load.check(t)
@@ -50,7 +50,7 @@ func TestKeptTableIsRemovedKernel(t *testing.T) {
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	for _, beside := range []bool{false, true} {
 		daemon := m.startDaemon(t, "--keep-kube-proxy-table")
-		daemon.AwaitLog(t, `"started"`)
+		daemon.AwaitLog(t, "kube-nft started")
 		daemon.Stop(t)
 		if beside {
 			m.program(t)
@@ -69,7 +69,7 @@ func TestKeptTableComesBackKernel(t *testing.T) {
 	m := &migration{state: oldStates[2], shapes: shapesOf(5), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	daemon := m.startDaemon(t, "--keep-kube-proxy-table")
-	daemon.AwaitLog(t, `"started"`)
+	daemon.AwaitLog(t, "kube-nft started")
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	daemon.AwaitLog(t, `"repaired our tables"`)
 	lab.Eventually(t, "table ip kube-proxy is back", func() bool {

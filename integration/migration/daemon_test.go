@@ -28,7 +28,7 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
 	before := m.state.save(t)
 	daemon := m.startDaemon(t, "--takeover=never")
-	daemon.AwaitLog(t, `"started"`)
+	daemon.AwaitLog(t, "kube-nft started")
 	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
 		t.Errorf("with --takeover=never (-before +after):\n%s", diff)
 	}

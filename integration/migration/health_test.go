@@ -126,7 +126,7 @@ func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	daemon := m.startDaemon(t, "--takeover=never")
-	daemon.AwaitLog(t, `"started"`)
+	daemon.AwaitLog(t, "kube-nft started")
 	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary,
 		"migrate"}, m.applyArgs(), []string{"--timeout", "1m"})...)
 	<-apply.Exited()

@@ -28,7 +28,7 @@ func TestForeignProxyKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			daemon := m.startDaemon(t, takeover)
-			daemon.AwaitLog(t, `"started"`)
+			daemon.AwaitLog(t, "kube-nft started")
 			awaitMetric(t, "kube_nft_foreign_proxy 0")
 			status := []string{binary, "status"}
 			if text := lab.Run(t, "", status...); strings.Contains(text, "\nkube-proxy ") {
@@ -71,7 +71,7 @@ func TestForeignProxyExpectedKernel(t *testing.T) {
 		t.Errorf("status without a daemon: %v\n%s", err, out.Stdout)
 	}
 	daemon := m.startDaemon(t, "--service-proxy-name=kube-nft", "--takeover=never")
-	daemon.AwaitLog(t, `"started"`)
+	daemon.AwaitLog(t, "kube-nft started")
 	awaitMetric(t, "kube_nft_repairs_total 0")
 	if text := scrape(); strings.Contains(text, "kube_nft_foreign_proxy") {
 		t.Errorf("metrics:\n%s", text)

@@ -133,7 +133,7 @@ func TestPageSingleNodeKernel(t *testing.T) {
 		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
 	daemon := command("kube-nft --config /etc/kube-nft/config.yaml")
-	daemon.AwaitLog(t, "in sync, nothing to write")
+	daemon.AwaitLog(t, "kube-nft started: the kernel had all Services already")
 	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
 	succeeds("kube-nft migrate plan --config /etc/kube-nft/config.yaml")
 	m.load.await(t, 100)

@@ -144,7 +144,7 @@ func TestNoTakeoverOfManifestsKernel(t *testing.T) {
 	m.program(t)
 	before := m.state.save(t)
 	daemon := lab.Start(t, append([]string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:]...)...)
-	daemon.AwaitLog(t, `"started"`)
+	daemon.AwaitLog(t, "kube-nft started")
 	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}

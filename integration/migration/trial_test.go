@@ -27,7 +27,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			m := newAffinity(t, binary, state)
 			m.source.Write(t, "balanced.yaml", balancedManifest("node-1"))
 			trial := m.startDaemon(t, "--takeover=never", "--service-proxy-name=trial")
-			trial.AwaitLog(t, `"started"`)
+			trial.AwaitLog(t, "kube-nft started")
 			trial.Signal(syscall.SIGTERM)
 			<-trial.Exited()
 			before := m.reached(t)
