@@ -214,7 +214,7 @@ var changeCases = []struct {
 		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
 		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
 	}, {
-		"frontend gone, flow translated by somebody else",
+		"frontend gone, flow translated by another program",
 		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
 	}, {
@@ -226,7 +226,7 @@ var changeCases = []struct {
 		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
 	}, {
-		"the same, flow translated by somebody else",
+		"the same, flow translated by another program",
 		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
 	}, {
@@ -242,7 +242,7 @@ var changeCases = []struct {
 		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.99:30099", "10.244.0.5:53", established), false,
 	}, {
-		"node port gone, published by somebody else",
+		"node port gone, published by another program",
 		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "172.17.0.2:53", established), false,
 	}, {

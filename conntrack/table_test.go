@@ -152,7 +152,7 @@ func TestRefusedFilter(t *testing.T) {
 	}
 }
 
-// TestDumpLeft checks that the socket can be used after a dump that nobody read to its
+// TestDumpLeft checks that the socket can be used after a dump that the caller did not read to its
 // end, and that a broken one is replaced.
 func TestDumpLeft(t *testing.T) {
 	lab.New(t)

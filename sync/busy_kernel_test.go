@@ -24,7 +24,7 @@ func commitElsewhere(t testing.TB, pause string) *lab.Process {
 }
 
 // TestBusyNeighbor starts a loop, with and without tables of an earlier one, and lets it repair a table that
-// somebody deletes, while another program commits to tables of its own.
+// nft deletes, while another program commits to tables of its own.
 func TestBusyNeighbor(t *testing.T) {
 	pauses := []string{"0.05", "0"}
 	if testing.Short() { // as with -race, which makes the loop slower than a program that commits without a pause

@@ -13,7 +13,7 @@ import (
 )
 
 // TestClockMayJump holds every time that a pause or a duration is reckoned from to carry the
-// monotonic clock, which goes on evenly while somebody sets the wall clock. Timers follow the
+// monotonic clock, which goes on evenly while another program sets the wall clock. Timers follow the
 // former anyway.
 func TestClockMayJump(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())

@@ -16,7 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// logPort makes up a Service port that nobody else has.
+// logPort makes up a Service port that differs from those of other arguments.
 func logPort(i int, addr byte) *tracker.ServicePort {
 	id := tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("svc-%03d", i), Protocol: tracker.TCP, Family: tracker.IPv4}
 	return &tracker.ServicePort{ID: id, Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, addr, byte(i)})}

@@ -15,7 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestDamageAndChangeAtOnce lets somebody damage the tables at random moments of a cluster's
+// TestDamageAndChangeAtOnce lets another program damage the tables at random moments of a cluster's
 // steady change, so that damage comes before, between and after our commits. In the end the
 // kernel holds what is wanted, without an audit.
 func TestDamageAndChangeAtOnce(t *testing.T) {
@@ -97,7 +97,7 @@ func (g *watched) settle(t *testing.T) {
 	}
 }
 
-// An interrupted kernel is one in which somebody else commits between our reading and each of
+// An interrupted kernel is one in which another program commits between our reading and each of
 // our first batches.
 type interrupted struct {
 	*kernel.Client

@@ -143,7 +143,7 @@ func (g *watched) check(t testing.TB) {
 	}
 }
 
-// A vandal makes up what somebody does to a table.
+// A vandal makes up what another program does to a table.
 type vandal struct {
 	name string
 	ops  func(*nft.Table) []nft.Op

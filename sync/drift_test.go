@@ -96,7 +96,7 @@ func TestListening(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if reads, _ := k.seen(); reads != 1 {
-				t.Errorf("%d reads, want only the first: nobody came between", reads)
+				t.Errorf("%d reads, want only the first: no other program committed between", reads)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestCommitBeforeListeningIsReadBack(t *testing.T) {
 		time.Sleep(rereadAfter)
 		synctest.Wait()
 		if reads, _ := k.seen(); reads != 2 {
-			t.Errorf("%d reads, want another one: somebody committed before we listened", reads)
+			t.Errorf("%d reads, want another one: another program committed before we listened", reads)
 		}
 	})
 }

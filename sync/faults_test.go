@@ -147,8 +147,8 @@ func TestFaultsAreReported(t *testing.T) {
 	}
 }
 
-// TestBrokenSocket ends the loop: whoever supervises the process starts it again, and finds
-// the rules in force.
+// TestBrokenSocket: a broken socket ends the loop. The kubelet or systemd starts the process again; the rules stay in
+// force.
 func TestBrokenSocket(t *testing.T) {
 	for _, fault := range []error{unix.EBADF, unix.ENOTSOCK} {
 		k := &table{always: fmt.Errorf("enlarge the send buffer: %w", fault)}

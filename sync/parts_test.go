@@ -76,7 +76,7 @@ func TestEndBetweenParts(t *testing.T) {
 	checkWhole(t, k.Client, ruleset)
 }
 
-// TestForeignCommitBetweenParts lets somebody else commit between two parts: what packets see is
+// TestForeignCommitBetweenParts lets another program commit between two parts: what packets see is
 // not let out before the tables have been read again.
 func TestForeignCommitBetweenParts(t *testing.T) {
 	lab.New(t)
@@ -109,7 +109,7 @@ func TestErrorOfPart(t *testing.T) {
 }
 
 // TestTableDeletedBetweenParts deletes our table between two parts, and in the fake lets the kernel
-// refuse a part after the first in another way: nobody's affinity and no Service is to blame.
+// refuse a part after the first in another way: neither session affinity nor a Service is to blame.
 func TestTableDeletedBetweenParts(t *testing.T) {
 	fake := &table{answers: []error{nil, nil, &kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOENT}}}
 	loop, _, logs := newPartsLoop(fake)

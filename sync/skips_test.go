@@ -408,7 +408,7 @@ func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 	}
 }
 
-// An overtaken kernel answers questions for a while as if somebody had committed since they were read
+// An overtaken kernel answers questions for a while as if another program had committed since they were read
 // for.
 type overtaken struct {
 	picky

@@ -166,7 +166,7 @@ func TestWhatIsTakenAwayNeverWaits(t *testing.T) {
 		{"a range", balanced(one, []string{a}, []string{"192.0.2.0/24", "203.0.113.0/24"}, "10.0.0.1"),
 			balanced(one, []string{a}, []string{"192.0.2.0/25", "198.18.0.0/15"}, "10.0.0.1"),
 			"http [198.51.100.1][192.0.2.0/25][10.0.0.1:8080]"},
-		{"everybody but a range", balanced(one, []string{a}, nil, "10.0.0.1"),
+		{"all clients, then a range", balanced(one, []string{a}, nil, "10.0.0.1"),
 			balanced(one, []string{a}, []string{"192.0.2.0/24"}, "10.0.0.1"),
 			"http [198.51.100.1][192.0.2.0/24][10.0.0.1:8080]"},
 		{"the Service", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) { tr.DeleteService("shop", "web") },

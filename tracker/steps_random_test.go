@@ -470,7 +470,7 @@ func (w *stepWorld) checkChoices(t *testing.T, now, had, want *ServicePort) {
 	}
 }
 
-// checkSources checks that nobody is admitted who was not and will not be, and that everybody is who was and will be.
+// checkSources checks that each client is admitted that was and will be, and none that was not and will not be.
 func (w *stepWorld) checkSources(t *testing.T, now, had, want *ServicePort) {
 	if len(now.LoadBalancers) == 0 || len(had.LoadBalancers) == 0 || want.UID == "" {
 		return

@@ -55,7 +55,7 @@ func TestTakeAfterChangesThatCancel(t *testing.T) {
 			tr.DeleteSlice("shop", "web-1")
 			tr.SetSlice(newSlice("web-2", newEndpoint("10.0.0.1")))
 		}},
-		{"endpoint that nobody uses", func(tr *Tracker) {
+		{"endpoint that no port uses", func(tr *Tracker) {
 			tr.SetSlice(newSlice("web-2", newEndpoint("10.0.0.9 notready notserving")))
 		}},
 		{"unknown objects deleted", func(tr *Tracker) {
@@ -195,7 +195,7 @@ func TestTriggers(t *testing.T) {
 			tr.SetSlice(annotated("b", "10.0.0.2", at(time.Second)))
 			tr.DeleteSlice("shop", "a")
 		}, 0},
-		{"nobody takes for long", func(tr *Tracker) {
+		{"no Take for long", func(tr *Tracker) {
 			for i := range 2 * maxServiceTriggers {
 				tr.SetSlice(annotated("a", fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250), at(time.Second)))
 			}

@@ -78,7 +78,7 @@ func TestNodeWithoutNetwork(t *testing.T) {
 	}
 }
 
-// TestRefusedExternalIPIsAnEvent: whoever looks at the Service sees which address is not served and what
+// TestRefusedExternalIPIsAnEvent: kubectl describe of the Service shows which address is not served and what
 // to do.
 func TestRefusedExternalIPIsAnEvent(t *testing.T) {
 	t.Parallel()

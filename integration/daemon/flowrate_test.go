@@ -123,7 +123,7 @@ func TestFlowRate(t *testing.T) {
 	proxy := c.start(t, "--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249")
 	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
 	lab.Sysctl(t, "net.netfilter.nf_conntrack_udp_timeout", "2")
-	c.disturb(t, "udp dport 8080 drop") // nobody answers: the load is that of the node
+	c.disturb(t, "udp dport 8080 drop") // no answers, so the load is that of the node alone
 	began, worked := time.Now(), cpuTime(t, proxy.PID())
 	c.openFlows(t, *flowRate, *flowFor)
 	took := time.Since(began)

@@ -31,7 +31,7 @@ var refusedPrivileges = []string{
 	"write /proc/self/oom_score_adj: permission denied",
 }
 
-// TestLeastPrivilege runs kube-nft with nothing but CAP_NET_ADMIN, as root and as nobody: it
+// TestLeastPrivilege runs kube-nft with nothing but CAP_NET_ADMIN, as root and as the user nobody: it
 // programs Services, follows a change, repairs, removes, and ends with success.
 func TestLeastPrivilege(t *testing.T) {
 	lab.Require(t)

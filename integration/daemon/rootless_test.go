@@ -9,7 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// rootless runs in namespaces of a user who is nobody on the machine: it starts kube-nft, asks it for its Services,
+// rootless runs in namespaces of a user without privileges on the machine: it starts kube-nft, asks for its Services,
 // and ends it. $1 is the program, $2 the objects.
 const rootless = `ip link set lo up
 "$1" --manifests "$2" --hostname-override node-a --takeover never --conntrack-max-per-core 0 &

@@ -175,7 +175,7 @@ func TestNodeDeletedInKernel(t *testing.T) {
 }
 
 // TestHostileConnectionsInKernel holds many connections to a daemon that may open few files: it goes on
-// to answer everybody else, and to follow its source.
+// to answer all other clients, and to follow its source.
 func TestHostileConnectionsInKernel(t *testing.T) {
 	lab.Require(t)
 	binary := lab.Program(t)

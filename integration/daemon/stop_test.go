@@ -22,7 +22,7 @@ import (
 const (
 	stopServices  = 50_000
 	stopEndpoints = 2
-	stopCommits   = 4 // at least, of a start that nobody disturbs
+	stopCommits   = 4 // at least, of a start without other commits
 )
 
 // stopPatience bounds the waits for a start, which reads 50,000 Services and what stands, on a machine

@@ -28,7 +28,7 @@ type host struct {
 	*lab.Namespace
 }
 
-// newHost returns a host whose IPv6 works at once: nobody else can have its addresses.
+// newHost returns a host whose IPv6 works at once: no other host can have its addresses.
 func newHost(name string) (*host, error) {
 	space, err := lab.NewNamespace()
 	if err != nil {

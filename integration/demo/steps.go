@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// silence is how long nobody has to answer before.
+	// silence is for how long no server may answer before kube-nft starts.
 	silence = 900 * time.Millisecond
 	// startTimeout is how long kube-nft may take to serve its first connection.
 	startTimeout = time.Minute

@@ -179,7 +179,7 @@ func TestHelmViewers(t *testing.T) {
 		t.Errorf("bindings %+v, %+v", cluster, local)
 	}
 	if _, there := chartObjects(t, "mode=base")["Role kube-nft-viewer"]; there {
-		t.Error("the rights are there although nobody asks for them")
+		t.Error("the chart has the Role without the value that asks for it")
 	}
 }
 

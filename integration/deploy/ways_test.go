@@ -20,7 +20,7 @@ type cluster struct {
 	sets  map[string]map[string]any // DaemonSets by name, as JSON
 	nodes []*clusterNode
 	// restarts says that the pods of kube-proxy are being replaced, one after the other: their template
-	// was changed, and they are not left alone until somebody deletes them.
+	// was changed, and they are not left alone until a command deletes them.
 	restarts bool
 	// wrongImage says that no pod of kube-nft starts. pasted says that commands go on after one that refuses.
 	wrongImage, pasted bool
@@ -402,7 +402,7 @@ func TestInstallAndMigrationPages(t *testing.T) {
 }
 
 // TestInstallPagePasted pastes the commands that move a node, and all of the install page for kubectl, one after the
-// other, as somebody who skims them: with an image that no node can pull, with a node that is down, and with both. On
+// other, as if skimming them: with an image that no node can pull, with a node that is down, and with both. On
 // each node a proxy is left, and no Service is without one.
 func TestInstallPagePasted(t *testing.T) {
 	const nodes = "## A kubeadm cluster, node by node"

@@ -76,7 +76,7 @@ func Listing(t testing.TB, want string) (got string) {
 	return got
 }
 
-// Replace writes a file in one step, so that nobody reads half of it. Until then the text is in a
+// Replace writes a file in one step, so that no program reads half of it. Until then the text is in a
 // hidden file of the same directory.
 func Replace(path, text string) error {
 	fresh := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))

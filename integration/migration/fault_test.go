@@ -154,7 +154,7 @@ func listed(table string) string {
 	return string(out)
 }
 
-// holdTable has an nft make a table that nobody else may write to until release is called.
+// holdTable has an nft make a table that no other program may write to until release is called.
 func holdTable(t *testing.T, commands string) (release func()) {
 	t.Helper()
 	if commands == "" {

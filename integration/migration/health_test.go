@@ -83,7 +83,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 	for _, check := range checks {
 		for deadline := time.Now().Add(lab.Patience); probe(check[0], check[1]) != 200; {
 			if time.Now().After(deadline) {
-				t.Fatalf("nobody answers at %s\n%s", check[0], daemon.Stderr())
+				t.Fatalf("no health check server answers at %s\n%s", check[0], daemon.Stderr())
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func newMigrationUnder(t *testing.T, binary string, state oldState, shapes []leg
 	pace time.Duration) *migration {
 	t.Helper()
 	m := &migration{net: newMigrationNet(t), state: state, shapes: shapes, binary: binary, source: lab.NewDirectory(t)}
-	if err := os.Chmod(filepath.Dir(string(m.source)), 0o755); err != nil { // for nobody
+	if err := os.Chmod(filepath.Dir(string(m.source)), 0o755); err != nil { // for the user nobody
 		t.Fatal(err)
 	}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

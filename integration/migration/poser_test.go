@@ -14,7 +14,7 @@ import (
 // root, with CAP_NET_ADMIN alone.
 var asInit = []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"}
 
-// asTenant are the words before a command that a pod of anybody's runs.
+// asTenant are the words before a command that a tenant's pod runs.
 var asTenant = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all",
 	"--inh-caps=-all", "--no-new-privs", "--"}
 
@@ -77,8 +77,8 @@ func TestMigratePosersKernel(t *testing.T) {
 	apply(0, "nothing of kube-proxy's is left")
 }
 
-// TestMigrateEscapesKernel: what others have put into arguments, names of chains and comments does
-// not reach the terminal of whoever plans or applies, and makes no lines of its own.
+// TestMigrateEscapesKernel: escape sequences and line ends that other programs have put into arguments, names of chains
+// and comments do not reach the terminal where migrate plan or apply runs.
 func TestMigrateEscapesKernel(t *testing.T) {
 	t.Parallel()
 	const escapes = "\x1b]0;title\a\x1b[2J\u009b31m\x7f\u202e\nkube-nft: look again: done: forged"

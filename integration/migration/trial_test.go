@@ -56,7 +56,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			for _, check := range [][2]string{{"127.0.0.1:10256", "/healthz"}, {"192.168.7.1:31000", "/"}} {
 				for probe(check[0], check[1]) != 200 {
 					if time.Since(freed) > soon {
-						t.Fatalf("nobody answers at %s\n%s", check[0], daemon.Stderr())
+						t.Fatalf("no health check server answers at %s\n%s", check[0], daemon.Stderr())
 					}
 				}
 			}

@@ -147,7 +147,7 @@ func (w *world) publish(t testing.TB) {
 
 // sync publishes the world and waits for the proxy to act on it. A proxy may take up the
 // objects of one reading in any order and in several commits. So there are two readings:
-// whoever acts on the second one has finished with the first.
+// a proxy that acts on the second one has finished with the first.
 func (w *world) sync(t testing.TB, b *bench) {
 	t.Helper()
 	for range 2 {

@@ -181,7 +181,7 @@ func (s *randomService) lists() (everywhere, here []netip.AddrPort) {
 	return everywhere, here
 }
 
-// A randomClient is somebody who connects.
+// A randomClient opens connections.
 type randomClient struct {
 	via     string
 	from    []string // by family

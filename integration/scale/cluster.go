@@ -17,7 +17,7 @@ import (
 
 // The addresses of a made-up cluster. Endpoints take the first half of podCIDR; the other
 // half is for those that come while something is measured, each with an address that
-// nobody had before.
+// no endpoint had before.
 var (
 	serviceCIDR   = netip.MustParsePrefix("10.96.0.0/12")
 	podCIDR       = netip.MustParsePrefix("10.128.0.0/9")

@@ -136,7 +136,7 @@ func (l *live) reset() error {
 }
 
 // startUnobserved is start after the removal of what an earlier one has left in the kernel, and
-// without the observer: while anybody listens, a first commit takes the kernel half as long again.
+// without the observer: while a program listens, a first commit takes the kernel half as long again.
 func (l *live) startUnobserved() (took time.Duration, err error) {
 	if err := errors.Join(l.observer.notices.Close(), l.reset()); err != nil {
 		return 0, err

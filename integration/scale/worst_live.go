@@ -115,7 +115,7 @@ func (l *live) crowd(n int) error {
 		crowded := netip.MustParsePrefix("172.16.0.0/12")
 		err := errors.Join(lab.AddRoute("sink", crowded, netip.Addr{}),
 			lab.SetSysctl("net.netfilter.nf_conntrack_udp_timeout", "3600"),
-			// this rule starts tracking: nobody else may have yet
+			// this rule starts conntrack, which may not run in the namespace yet
 			loadText("table ip crowd { chain output { type filter hook output priority 0; ct state new accept; }; }"))
 		if err != nil {
 			return err

@@ -93,7 +93,7 @@ const (
 
 func (f *family) outerIP(n int) netip.Addr { return lab.After(f.outer.Addr(), n) }
 
-// clientOf is the address of client n, which nobody else has: a pod that serves nothing.
+// clientOf is the address of client n, which no other client has: a pod that serves nothing.
 func (f *family) clientOf(n int) netip.Addr {
 	return lab.After(f.pods.Addr(), firstServers+len(stays)*perService+1+n)
 }

@@ -24,7 +24,7 @@ type client struct {
 	from    netip.Addr
 	to      netip.AddrPort
 	turns   []netip.AddrPort // frontends that are asked one after the other instead of to
-	loyal   bool             // the Service has session affinity, and nobody else has the address from
+	loyal   bool             // the Service has session affinity, and no other client has the address from
 	rules
 
 	// The rest is owned by run.

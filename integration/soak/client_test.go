@@ -97,7 +97,7 @@ func TestClientLoses(t *testing.T) {
 	mine := families[0].serverOf(rolling, 0)
 	b.ledger.set("rolling", "slice", []netip.Addr{mine})
 	if got := b.requestAt(nil); !strings.Contains(got, "i/o timeout; it reached no server") {
-		t.Errorf("nobody answers: %q", got)
+		t.Errorf("no server answers, but the client says %q", got)
 	}
 	b.requestAt(&mine)
 	arrived := func(left bool) string {

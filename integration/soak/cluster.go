@@ -23,7 +23,7 @@ type staying struct {
 }
 
 // stays are the Services of the clients: steady has all its servers as endpoints, rolling a
-// few of them, which change. The others are what a tenant may do to everybody: see hostile.go.
+// few of them, which change. The others are what a tenant may do to all others: see hostile.go.
 var stays = [...]staying{
 	{name: "steady", nodePort: 32501}, {name: "rolling", nodePort: 32502}, {name: "affine", nodePort: 32503},
 	{name: "restricted", nodePort: 32504}, {name: "contested", nodePort: 32505}, {name: "moving", nodePort: 32506},

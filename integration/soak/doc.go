@@ -9,7 +9,7 @@
 // own: a question at a server of another Service, or an answer from an endpoint that the
 // Service has not had since the kernel was last known to be in step, ends the run.
 //
-// Some Services do what a tenant may do to everybody: session affinity over many frontends, hundreds
+// Some Services do what a tenant may do to all others: session affinity over many frontends, hundreds
 // of source ranges that change, the addresses of others, hundreds of external IPs, a UDP endpoint
 // that moves fifty times a second; a hundred Services come and go at a time. Clients ask those of
 // them that stay. An answer to a client that is in no source range ends the run, too, and with
@@ -26,7 +26,7 @@
 // With -chaos kube-nft is killed again and again, the node's addresses come and go, and no
 // exchange may fail. For this kube-nft runs with --table-ownership=auto. nft goes on changing
 // other tables all the time, and ours as far as the kernel refuses it: between a kill and the
-// moment when the next kube-nft has adopted the tables they are nobody's, so that a foreign
+// moment when the next kube-nft has adopted the tables they have no owner, so that a foreign
 // commit then would break Services by right, and could even cut kube-nft off from its API
 // server; nft leaves them alone meanwhile. Two losses have to be told apart, both of UDP. An answer
 // that is on its way while its endpoint is removed finds its entry in connection tracking deleted, as
@@ -35,7 +35,7 @@
 // an endpoint that has been removed is dropped with its affinity entry, if that has not been cleaned up
 // yet. The client's next question is answered, or the one after both.
 //
-// The clock of this machine is left alone, for it is everybody's. What jumps is the control
+// The clock of this machine is left alone: all processes have it. What jumps is the control
 // plane's clock against it, as far as objects show it, and with -chaos each kube-nft lives in
 // a time namespace with another time since boot. That the wall clock may jump under a running
 // kube-nft is held by TestClockMayJump of package sync.

@@ -9,7 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// What a tenant may do to everybody. Services that change do some of it at random; of those that
+// What a tenant may do to all others. Services that change do some of it at random; of those that
 // stay, affine has session affinity over many frontends, endpoints that come and go and timeouts
 // that change; restricted has hundreds of source ranges that change; contested has an address that
 // many others claim; the endpoint of moving is another one fifty times a second. Once in a while a
@@ -94,7 +94,7 @@ func (c *cluster) makeHostile(i int, s *corev1.Service) {
 	case 1: // source ranges
 		makeBalanced(s, ownAddresses+i)
 		c.addRanges(s, 1+c.random.IntN(400))
-	case 2: // the address of somebody else, from before his time or after it
+	case 2: // the address of another Service, from an earlier or later time than that one
 		s.CreationTimestamp.Time = s.CreationTimestamp.Add(time.Duration(c.random.IntN(3)-1) * time.Hour)
 		c.addExternals(s, contestedAddress, 1, 1)
 	case 3: // many addresses, of which others want some

@@ -128,7 +128,7 @@ func (t *traffic) start(ctx context.Context) {
 	}
 }
 
-// end returns when nobody talks any more.
+// end stops the clients, and returns when all have ended.
 func (t *traffic) end() {
 	t.stop()
 	t.running.Wait()
@@ -149,8 +149,8 @@ func (t *traffic) total() (sum tally, slowest *client) {
 	return sum, slowest
 }
 
-// A wanderer asks Services that change, by new TCP connections. It need not be answered, but
-// by nobody else.
+// A wanderer asks Services that change, by new TCP connections. They may fail, but no server of
+// another Service may answer.
 type wanderer struct {
 	client
 	family   *family
@@ -180,8 +180,8 @@ func (w *wanderer) run(ctx context.Context) {
 	}
 }
 
-// A pulse is a clock that stands still while this machine does, or has no time for us: what
-// takes long then is nobody's fault. Make it with new; it starts with run.
+// A pulse is a clock that stands still while this machine does, or has no time for us: it does
+// not count the time for which an exchange waits then. Make it with new; it starts with run.
 type pulse struct{ time, lost atomic.Int64 } // in nanoseconds
 
 // What a beat may take, and what of it counts.

@@ -76,7 +76,7 @@ func (t *trouble) calm() {
 	}
 }
 
-// flushAll is the command of nft that skips tables which belong to somebody.
+// flushAll is the command of nft that skips tables which have an owner.
 const flushAll = "flush ruleset"
 
 // onOurs are commands of nft that change kube-nft's tables, onOthers those that do not.

@@ -19,7 +19,7 @@ func TestTablesOfOtherSchemasAreKept(t *testing.T) {
 		{head + "0)", true},
 		{head + "27)", true},
 		{"", false},
-		{"somebody else's", false},
+		{"another program's", false},
 		{head + ")", false},
 		{head + "1", false},
 		{head + "1) (flags 0x1)", false},

@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
-// deleteTable is the message that deletes a table of somebody else.
+// deleteTable is the message that deletes a table of another program.
 func deleteTable(f nft.Family, name string) nft.ForeignMessage {
 	var w attr.Writer
 	w.Buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}

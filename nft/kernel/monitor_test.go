@@ -110,7 +110,7 @@ func TestMonitorLeaves(t *testing.T) {
 	}
 }
 
-// TestMonitorOverrun commits more than a receive buffer holds while nobody receives.
+// TestMonitorOverrun commits more than a receive buffer holds while the monitor does not receive.
 func TestMonitorOverrun(t *testing.T) {
 	lab.New(t)
 	k, other := lab.Open(t, Open), lab.Open(t, Open)
@@ -217,6 +217,6 @@ func TestMonitorDoesNotWaitForever(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !m.changed(generation, generation+1) {
-		t.Error("a generation that nobody has made is no change")
+		t.Error("a generation whose notifications do not come is no change")
 	}
 }

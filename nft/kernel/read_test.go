@@ -110,7 +110,7 @@ func TestElementsOfMissingSet(t *testing.T) {
 	}
 }
 
-// TestReadUnderChange reads while somebody else commits without a pause.
+// TestReadUnderChange reads while another program commits without a pause.
 func TestReadUnderChange(t *testing.T) {
 	lab.New(t)
 	reader, writer := lab.Open(t, Open), lab.Open(t, Open)
@@ -179,7 +179,7 @@ func TestReadBesideOthers(t *testing.T) {
 		}
 	}
 	if interrupted == 0 {
-		t.Error("nobody has committed during a reading")
+		t.Error("the other client never committed during a reading")
 	}
 }
 

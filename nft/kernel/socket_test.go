@@ -13,7 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
-// TestSocketWaits asks for nothing, and then for the generation while somebody waits for it.
+// TestSocketWaits asks for nothing, and then for the generation while a goroutine waits for it.
 func TestSocketWaits(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
@@ -38,7 +38,7 @@ func TestSocketWaits(t *testing.T) {
 	}
 }
 
-// TestSocketClosedTwice has a descriptor taken by somebody else in between.
+// TestSocketClosedTwice lets another socket get the descriptor in between.
 func TestSocketClosedTwice(t *testing.T) {
 	s, err := openSocket()
 	if err != nil {

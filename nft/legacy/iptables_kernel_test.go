@@ -67,7 +67,7 @@ func TestReplaceRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.replace("nat", x.hooks.entries-1, x.hooks, x.data); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("replaced a table that somebody else had changed: %v", err)
+		t.Errorf("replaced a table that another program had changed: %v", err)
 	}
 	if after := save(t, nft.IP, Xtables); legacytest.Proxys(after) != legacytest.Proxys(before) {
 		t.Error("a refused replacement changed the table")
@@ -98,7 +98,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestConcurrentWriter removes while somebody else adds rules: all of them must be there
+// TestConcurrentWriter removes while another program adds rules: all of them must be there
 // afterwards. The second writer has another lock, as in a container without the host's.
 func TestConcurrentWriter(t *testing.T) {
 	t.Run("with the lock", func(t *testing.T) { removeUnderWriter(t, newNode(t)) })

@@ -133,7 +133,7 @@ func TestRemoveAllBackends(t *testing.T) {
 	}
 }
 
-// foreignTables lists the nf_tables tables of somebody else.
+// foreignTables lists the nf_tables tables of another program.
 func foreignTables(t *testing.T) string {
 	t.Helper()
 	return lab.Run(t, "", "nft", "-a", "list", "table", "ip", "admin") + lab.Run(t, "", "nft", "-a", "list", "table",
@@ -283,7 +283,7 @@ func TestElementReference(t *testing.T) {
 	}
 }
 
-// TestStaleGenerationIsRefused checks that a batch read before somebody else's commit is refused.
+// TestStaleGenerationIsRefused checks that a batch read before another program's commit is refused.
 func TestStaleGenerationIsRefused(t *testing.T) {
 	newNode(t)
 	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
@@ -294,7 +294,7 @@ func TestStaleGenerationIsRefused(t *testing.T) {
 	lab.Run(t, "add table ip admin", "nft", "-f", "-")
 	err = commit(t.Context(), messages, generation)
 	if !errors.Is(err, unix.ERESTART) {
-		t.Errorf("committed after somebody else: %v", err)
+		t.Errorf("committed after another program: %v", err)
 	}
 	if after, _, err := Messages(t.Context(), Selector{}); err != nil || len(after) != len(messages) {
 		t.Errorf("%d messages are left of %d (%v)", len(after), len(messages), err)

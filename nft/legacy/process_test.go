@@ -109,7 +109,7 @@ func TestWhichProcessIsKubeProxy(t *testing.T) {
 	}
 }
 
-// TestProcShowsAllProcesses: nobody is hidden where the kernel's threads are to be seen.
+// TestProcShowsAllProcesses: a /proc that shows the kernel's threads hides no process.
 func TestProcShowsAllProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		name, stat string
@@ -185,7 +185,7 @@ func TestListeners(t *testing.T) {
 		{"an embedded one that does not", "", k3s, nil, nil},
 		{"hidden", procNetTCP, nil, nil,
 			[]Process{{Command: "hidden from here; it listens on TCP port 10256, as kube-proxy does"}}},
-		{"somebody else whom we see", procNetTCP, map[string]string{"6": "kube-nft\x00", "7": "nginx\x00"},
+		{"another program that we see", procNetTCP, map[string]string{"6": "kube-nft\x00", "7": "nginx\x00"},
 			map[string]string{"6": "socket:[77]", "7": "socket:[78]"}, nil},
 		{"its files are hidden", procNetTCP, map[string]string{"8": "kube-proxy\x00"}, nil,
 			[]Process{{PID: 8, Command: "kube-proxy"}}},

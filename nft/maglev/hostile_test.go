@@ -19,7 +19,7 @@ func unmix(x uint64) uint64 {
 }
 
 // crafted are n sorted endpoints that all have the same way through a table of Size(n) slots: mix is easy
-// to undo, so whoever may choose IPv6 addresses freely may choose offsets, and finds skips by trying.
+// to undo, so a tenant who chooses IPv6 addresses freely also chooses offsets, and finds skips by trying.
 func crafted(n int) []netip.AddrPort {
 	const port = 8080
 	random, size := rand.New(rand.NewPCG(5, 6)), uint64(Size(n))

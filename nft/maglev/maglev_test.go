@@ -70,7 +70,7 @@ func TestTableIsEven(t *testing.T) {
 	}
 }
 
-// TestTableOfWeights: shares are off by less than a slot, and nobody goes without one.
+// TestTableOfWeights: shares are off by less than a slot, and each endpoint has a slot.
 func TestTableOfWeights(t *testing.T) {
 	for _, weights := range [][]uint16{{1, 2, 7}, {7, 2, 1}, {1, 65535}, {65535, 65535, 1}, {3, 3, 3},
 		{10, 20, 30, 40, 50, 60}, {1, 1, 1, 1, 996}} {

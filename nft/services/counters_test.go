@@ -16,8 +16,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// countingPort is a Service port whose endpoints are loopback addresses, so that a packet that
-// this machine sends to its cluster IP is counted and answered by nobody.
+// countingPort is a Service port whose endpoints are loopback addresses, so that the rules
+// count a packet that this machine sends to its cluster IP, and no program answers it.
 func countingPort(endpoints ...string) *tracker.ServicePort {
 	p := &tracker.ServicePort{
 		ID:  tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.UDP, Family: tracker.IPv4},

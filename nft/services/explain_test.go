@@ -15,9 +15,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestExplainRandomWorlds explains a packet of each kind of client to every frontend: whoever
-// owns it is named, whatever is not translated has a reason, and masquerading is explained as
-// it happens.
+// TestExplainRandomWorlds explains a packet of each kind of client to every frontend: the
+// explanation names the Service that owns the frontend, has a reason if the packet is not translated, and says
+// whether the packet is masqueraded.
 func TestExplainRandomWorlds(t *testing.T) {
 	for seed := range uint64(10) {
 		w, r := newWorld(seed), NewRuleset(testConfig())

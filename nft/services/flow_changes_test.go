@@ -118,8 +118,8 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 	}
 }
 
-// TestFlowsOfRemovedFrontends: what the tables hold and nobody wants. The tables do not have draining endpoints,
-// so that every flow to a cluster IP counts; elsewhere only those to listed endpoints do.
+// TestFlowsOfRemovedFrontends: the tables have frontends that no Service has any more. The tables do not have draining
+// endpoints, so every flow to a cluster IP counts. At other frontends only flows to listed endpoints do.
 func TestFlowsOfRemovedFrontends(t *testing.T) {
 	dns := claimant("dns", 2024, "10.96.0.10", 1)
 	dns.ID.Protocol, dns.NodePort, dns.ExternalIPs = tracker.UDP, 30053, []netip.Addr{netip.MustParseAddr("203.0.113.9")}

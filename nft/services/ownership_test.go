@@ -88,7 +88,7 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 	err := other.Commit(t.Context(),
 		nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}})
 	if !errors.Is(err, unix.EPERM) || err.Error() != want {
-		t.Errorf("somebody else's batch: %v, want %s", err, want)
+		t.Errorf("another program's batch: %v, want %s", err, want)
 	}
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	have, _, err := other.Read(t.Context())
@@ -123,7 +123,7 @@ func TestOrphanIsAdopted(t *testing.T) {
 	}
 }
 
-// TestOrphanCanBeFlushed is why nobody needs us to get rid of the tables.
+// TestOrphanCanBeFlushed is why an administrator can remove the tables of a daemon that has ended without kube-nft.
 func TestOrphanCanBeFlushed(t *testing.T) {
 	lab.New(t)
 	owner, err := kernel.Open()
@@ -149,7 +149,7 @@ func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
 		err := other.Commit(t.Context(),
 			nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
 		if (err != nil) != owned {
-			t.Errorf("owned %v: somebody else's batch: %v", owned, err)
+			t.Errorf("owned %v: another program's batch: %v", owned, err)
 		}
 	}
 }

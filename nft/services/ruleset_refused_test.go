@@ -11,7 +11,7 @@ import (
 )
 
 // TestRandomRefusals takes worlds through random changes of which the kernel refuses every
-// other one, while somebody else deletes and changes elements: what the changes since the
+// other one, while another program deletes and changes elements: what the changes since the
 // last commit add up to, and the repair with them, is the difference of the whole tables.
 func TestRandomRefusals(t *testing.T) {
 	for seed := range worlds(10) {
@@ -29,8 +29,8 @@ func TestRandomRefusals(t *testing.T) {
 	}
 }
 
-// damage deletes some elements from what is applied, gives others to somebody else, and has
-// the ruleset hear of it.
+// damage deletes some elements from what is applied, changes the comments of others, and
+// records both in the ruleset.
 func damage(t *testing.T, r *Ruleset, applied nft.Tables, random *rand.Rand) {
 	t.Helper()
 	var heard change.ForeignChange

@@ -215,7 +215,7 @@ func first(a, b expectation) int {
 	return a.port.ID.Compare(b.port.ID)
 }
 
-// A client is somebody who connects.
+// A client opens connections.
 type client struct {
 	name string
 	addr netip.Addr

@@ -98,7 +98,7 @@ func TestHashCollision(t *testing.T) {
 	r := NewRuleset(testConfig()).families[nft.IP]
 	a := r.numberOf(rangesIdentity + "shop/web")
 	delete(r.numbers, a)
-	r.numbers[a] = "somebody else"
+	r.numbers[a] = "another program"
 	if b := r.numberOf(rangesIdentity + "shop/web"); b != a+1 || r.numberOf(rangesIdentity+"shop/web") != b {
 		t.Errorf("numbers %d and %d", a, b)
 	}

@@ -117,6 +117,6 @@ func TestKernelLacks(t *testing.T) {
 	}
 	r.Apply(plain)
 	if _, standing := r.Unmet(); standing != 0 {
-		t.Errorf("%d stand when nobody asks", standing)
+		t.Errorf("%d annotations stand as unmet, and no Service has one", standing)
 	}
 }

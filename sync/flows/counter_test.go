@@ -162,7 +162,8 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// TestServiceIsDeleted: its connections count for it while they end, whoever gets its address, and others do not.
+// TestServiceIsDeleted: the connections of a deleted Service count for it while they end, also if another Service gets
+// its address. Other connections do not.
 func TestServiceIsDeleted(t *testing.T) {
 	c := newCounter()
 	c.lookAt(start, connectionTo(cluster, 1, time.Second, 100, 0))

@@ -161,7 +161,7 @@ func TestReadyz(t *testing.T) {
 }
 
 // TestProxyClockMayJump holds what a waiting time is reckoned from to carry the monotonic
-// clock, so that setting the wall clock makes nobody unhealthy, and nobody well.
+// clock, so that setting the wall clock makes no node unhealthy, and none healthy.
 func TestProxyClockMayJump(t *testing.T) {
 	var node *tracker.Node
 	p := newTestProxy(&node)

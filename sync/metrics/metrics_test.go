@@ -199,8 +199,8 @@ func (c stuckClient) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestClientsThatDoNotRead: they keep nobody else from a scrape, and those that have gone leave
-// nothing in the log.
+// TestClientsThatDoNotRead: clients that do not read their answer keep no other client from a scrape. Clients that
+// have gone leave nothing in the log.
 func TestClientsThatDoNotRead(t *testing.T) {
 	core, logs := observer.New(zapcore.DebugLevel)
 	handler := newTestMetrics(new(fakeKernel)).Handler(zap.New(core))
@@ -417,7 +417,7 @@ func TestLatencyFromTheEvent(t *testing.T) {
 	}
 }
 
-// TestNativeHistograms: whoever asks for protobuf gets histograms with schema and classic buckets.
+// TestNativeHistograms: a scrape that asks for protobuf gets histograms with schema and classic buckets.
 func TestNativeHistograms(t *testing.T) {
 	families, err := used().registry.Gather()
 	if err != nil {

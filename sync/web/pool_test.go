@@ -22,7 +22,7 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 	return conn
 }
 
-// TestPool: a client that holds connections loses its own, and everybody is answered all the time.
+// TestPool: a client that holds connections loses its own, and the server answers all other clients all the time.
 func TestPool(t *testing.T) {
 	const most = 4
 	whole := func(conn net.Conn) netip.Prefix {
@@ -31,7 +31,7 @@ func TestPool(t *testing.T) {
 	}
 	listener, pool := occupy(t), newPool(most, whole, nil)
 	server := NewServer(hello, false, zap.NewNop())
-	server.ReadHeaderTimeout, server.ReadTimeout = time.Hour, time.Hour // nobody but the pool ends a connection
+	server.ReadHeaderTimeout, server.ReadTimeout = time.Hour, time.Hour // only the pool ends a connection
 	go server.Serve(pool.Limit(listener))
 	defer server.Close()
 	address := listener.Addr().String()

@@ -111,7 +111,7 @@ func TestServerBindsAgain(t *testing.T) {
 	})
 }
 
-// TestServerExpected: an address that somebody else may have for now is no failure, not even with
+// TestServerExpected: an address that another process may have for now is no failure, not even with
 // HardFail; when that ends, it is one.
 func TestServerExpected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
