@@ -42,7 +42,7 @@ func (p *path) lay(t *testing.T) {
 	t.Helper()
 	lab.New(t)
 	for _, addr := range []netip.Addr{p.client, p.endpoints[0].Addr(), p.endpoints[1].Addr()} {
-		lab.Run(t, "", "ip", "address", "add", addr.String(), "dev", "lo")
+		lab.Run(t, "", "ip", "address", "add", addr.String(), "dev", "lo", "nodad")
 	}
 	// What is not translated goes to a neighbour that does not exist. Over lo it would not
 	// leave in IPv6: the kernel refuses such routes.
