@@ -5,6 +5,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
 // answers returns the answers to commands.
@@ -45,16 +46,18 @@ func (d *daemon) status() *peer.Status {
 		s.FlowMetrics = &peer.FlowMetrics{Problem: state.Problem, Lost: state.Lost, Services: state.Services,
 			Connections: state.Connections}
 	}
-	if draining := d.draining.Load(); draining != nil {
-		s.Draining = *draining
-	}
 	select {
 	case <-d.feed.Synced:
 		s.Synced = true
 	default:
 	}
 	waits, source, takeover := d.waits.Load(), s.SafetyCheck[peer.SafetySource], s.SafetyCheck[peer.SafetyTakeover]
-	s.AwaitsProxy = d.awaitsProxy.Load()
+	switch at := d.takeover.progress(); at.state {
+	case migrate.Waiting:
+		s.AwaitsProxy, waits = true, new("a running kube-proxy to end: "+at.awaits)
+	case migrate.Draining:
+		s.Draining = at.awaits
+	}
 	switch failure := d.feed.Failure(); {
 	case s.Ready:
 		s.WaitingFor = ""

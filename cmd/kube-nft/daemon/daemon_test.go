@@ -27,6 +27,8 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 		"nothing":  {func(*daemon) {}, ""},
 		"objects":  {func(d *daemon) { d.waits.Store(new("Services")) }, "Services"},
 		"takeover": {func(d *daemon) { d.safetyStop(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
+		"kube-proxy": {func(d *daemon) { d.takeover.latest.Store(progress{migrate.Waiting, "PID 7"}) },
+			"a running kube-proxy to end: PID 7"},
 		"source": {func(d *daemon) { d.safetyStop(errors.New("no Service")) },
 			"a source that has what our tables serve: no Service"},
 		"kernel": {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
@@ -37,6 +39,7 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 			d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
 			d.monitor, _ = newTestMonitor(t)
 			d.monitor.safety = newSafetyCheck(zap.NewNop(), d.monitor.events, func(string, bool) {})
+			d.takeover = d.newTakeover(nil)
 			d.feed = &config.Feed{Synced: make(chan struct{})}
 			tt.prepare(d)
 			if got := d.status().WaitingFor; !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
@@ -46,24 +49,21 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 	}
 }
 
-// TestSocketsOfScrapesStay: a scrape may be under way when the daemon ends, so that nothing closes
-// its socket; a start that fails leaves none open.
-func TestSocketsOfScrapesStay(t *testing.T) {
-	for _, working := range []bool{true, false} {
-		var clients []*kernel.Client
-		for range 3 {
-			client, err := kernel.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			clients = append(clients, client)
+// TestFailedStartClosesSockets: those of the sync loop and of scrapes.
+func TestFailedStartClosesSockets(t *testing.T) {
+	var clients []*kernel.Client
+	for range 3 {
+		client, err := kernel.Open()
+		if err != nil {
+			t.Fatal(err)
 		}
-		d := daemon{working: working, kernel: clients[0], monitor: &monitor{scraped: clients[1], counted: clients[2]}}
-		d.close()
-		for i, client := range clients {
-			if err := client.Close(); (err == nil) != working { // EBADF if it is closed already
-				t.Errorf("working %v: socket %d: %v", working, i, err)
-			}
+		clients = append(clients, client)
+	}
+	d := daemon{kernel: clients[0], monitor: &monitor{scraped: clients[1], counted: clients[2]}}
+	d.close()
+	for i, client := range clients {
+		if client.Close() == nil { // EBADF if it is closed already
+			t.Errorf("socket %d was open", i)
 		}
 	}
 }

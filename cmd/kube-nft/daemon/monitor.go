@@ -47,6 +47,8 @@ type monitor struct {
 	mu       sync.Mutex
 	reported peer.Status // what the loop and the source have reported, for kube-nft status
 
+	ineligible string // why load balancers should not send traffic here, as last logged; of the loop's goroutine
+
 	// awaits says that a takeover may still wait for kube-proxy, which has the ports until it ends.
 	awaits atomic.Bool
 }
@@ -205,6 +207,27 @@ func (m *monitor) committed(r *proxysync.Report, lengths map[nft.Family]map[stri
 		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
 	}
 	m.recordReport(r)
+	m.logNode(r.Delta.Node)
+}
+
+// logNode logs that the Node was deleted, and what makes load balancers look elsewhere. node is nil if the Node
+// has not changed.
+func (m *monitor) logNode(node *tracker.Node) {
+	if node == nil {
+		return
+	}
+	if node.Gone {
+		m.config.WarnNodeGone(m.log)
+	}
+	if node.Ineligible == m.ineligible {
+		return
+	}
+	if m.ineligible = node.Ineligible; m.ineligible != "" {
+		m.log.Warn("/healthz returns 503: node not eligible", zap.String("node", node.Name),
+			zap.String("reason", m.ineligible))
+	} else {
+		m.log.Info("the node is eligible again for load balancers", zap.String("node", node.Name))
+	}
 }
 
 // failed counts a sync that failed.

@@ -143,26 +143,27 @@ func TestReadyAfterTheFirstCommit(t *testing.T) {
 // TestMissingNodeIsLogged: each time that the Node is deleted.
 func TestMissingNodeIsLogged(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	d := newDaemon(configOf(t, "--hostname-override", "node-9"), zap.New(core))
-	d.logMissingNode()
+	m := &monitor{config: configOf(t, "--hostname-override", "node-9"), log: zap.New(core)}
+	tr := tracker.New(m.config.Tracker())
+	m.config.WarnNode(m.log)
 	commit := func(want int) {
 		t.Helper()
-		d.logNode(d.tracker.Take().Node)
+		m.logNode(tr.Take().Node)
 		if logs.Len() != want {
 			t.Errorf("%d lines, want %d: %v", logs.Len(), want, logs.All())
 		}
 	}
 	commit(1)
-	if err := d.tracker.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
+	if err := tr.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
 		t.Fatal(err)
 	}
 	commit(1)
-	d.tracker.DeleteNode("node-9")
+	tr.DeleteNode("node-9")
 	commit(2)
-	if err := d.tracker.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
+	if err := tr.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
 		t.Fatal(err)
 	}
-	d.tracker.DeleteNode("node-8")
+	tr.DeleteNode("node-8")
 	commit(2)
 	for i, want := range []string{
 		"no such Node: node ports keep the primary addresses that the tables have already, and /healthz ",

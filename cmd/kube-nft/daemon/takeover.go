@@ -27,26 +27,47 @@ const (
 
 // A takeover drives a migrate.Takeover: before, in and after the sync loop's first commit.
 type takeover struct {
-	migrate.Takeover
-	*daemon
-	needed bool         // kube-proxy has something that must go, or is alive
-	over   bool         // commits do not matter any more
-	state  atomic.Value // a migrate.State; read by metrics
-	follow func()       // answers health checks while kube-proxy is alive
+	steps       migrate.Takeover
+	log         *zap.Logger
+	monitor     *monitor
+	missingNode func() string // see daemon.missingNode
+	apply       *apply        // ends the daemon with the takeover; nil if it runs on
+	follow      func()        // answers health checks while kube-proxy is alive
+	needed      bool          // kube-proxy has something that must go, or is alive
+	over        bool          // commits do not matter any more
+	latest      atomic.Value  // a progress; read by metrics and status
 }
 
-// takeOver waits until the sync loop may commit; while it waits, source feeds health checks. What kube-proxy
+// A progress says how far a takeover is, and what it waits for in this state.
+type progress struct {
+	state  migrate.State
+	awaits string
+}
+
+func (d *daemon) newTakeover(apply *apply) *takeover {
+	t := &takeover{log: d.log, monitor: d.monitor, missingNode: d.missingNode, apply: apply}
+	t.steps = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel,
+		Force: d.config.ForceTakeover, Drain: d.config.TakeoverDrain, Journal: t.record}
+	return t
+}
+
+// progress returns the latest progress; the zero value before begin, and without a takeover.
+func (t *takeover) progress() (p progress) {
+	if t != nil {
+		p, _ = t.latest.Load().(progress)
+	}
+	return p
+}
+
+// begin waits until the sync loop may commit; while it waits, source feeds health checks. What kube-proxy
 // programmed is removed by the first commit, and the rest after the first sync that verifies. It returns false if
 // ctx ended first.
-func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
-	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
-	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel,
-		Force: d.config.ForceTakeover, Drain: d.config.TakeoverDrain, Journal: t.record}
-	t.state.Store(migrate.Replacing)
-	d.takeover = t
-	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
-	needed, running, err := t.Begin(ctx)
-	d.monitor.await(running) // a kube-proxy that has the ports until it ends
+func (t *takeover) begin(ctx context.Context, source *interim) (bool, error) {
+	t.follow = func() { source.begin(ctx) }
+	t.latest.Store(progress{state: migrate.Replacing})
+	t.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.progress().state) })
+	needed, running, err := t.steps.Begin(ctx)
+	t.monitor.await(running) // a kube-proxy that has the ports until it ends
 	switch {
 	case ctx.Err() != nil:
 		return false, nil
@@ -56,7 +77,7 @@ func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 	if t.needed = needed; !needed {
 		t.enter(migrate.Taken, nil)
 	}
-	t.over = !needed && d.apply == nil
+	t.over = !needed && t.apply == nil
 	return true, nil
 }
 
@@ -67,18 +88,18 @@ func (t *takeover) record(e migrate.Entry) {
 		const text = "the takeover waits until kube-proxy on this node has ended, because kube-proxy would write its rules " +
 			"again; stop kube-proxy, or start kube-nft with --takeover=never"
 		t.enter(migrate.Waiting, nil)
-		t.waits.Store(new("a running kube-proxy to end: " + e.Text))
+		t.latest.Store(progress{migrate.Waiting, e.Text})
 		t.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+e.Text)
 		if t.apply == nil {
 			t.log.Warn(text, zap.String("kube_proxy", e.Text))
 		}
 		t.follow()
-	case t.state.Load() == migrate.Waiting:
+	case t.progress().state == migrate.Waiting:
 		t.enter(migrate.Replacing, nil)
 	}
 	switch {
 	case t.apply != nil:
-		t.apply.record(e)
+		t.apply.journal(e)
 	case e.Event == migrate.Done:
 		t.log.Info("takeover: a step is done", zap.String("step", e.Step), zap.String("done", e.Text))
 	}
@@ -86,9 +107,7 @@ func (t *takeover) record(e migrate.Entry) {
 
 // enter records the state of the takeover, with the error that led there.
 func (t *takeover) enter(s migrate.State, err error) {
-	t.state.Store(s)
-	t.waits.Store(nil)
-	t.awaitsProxy.Store(s == migrate.Waiting)
+	t.latest.Store(progress{state: s})
 	if s != migrate.Waiting && s != migrate.Replacing {
 		t.monitor.await(false) // kube-proxy has ended, or it is not known when it will
 	}
@@ -98,13 +117,13 @@ func (t *takeover) enter(s migrate.State, err error) {
 	}
 	t.monitor.safety.report(peer.SafetyTakeover, refused)
 	if t.apply != nil {
-		t.apply.entered(t, s, err)
+		t.endAfter(s, err)
 	}
 }
 
 // foreign returns what the first commit does to kube-proxy's tables; see proxysync.Options.Foreign.
 func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
-	messages, generation, err := t.First(ctx, want, t.missingNode())
+	messages, generation, err := t.steps.First(ctx, want, t.missingNode())
 	if migrate.IsLoss(err) {
 		t.enter(migrate.Refused, err)
 		return nil, 0, &proxysync.SafetyError{Err: err}
@@ -118,35 +137,34 @@ func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignM
 
 // keptClients returns kube-proxy's affinity entries; see proxysync.Options.KnownClients.
 func (t *takeover) keptClients(ctx context.Context) []services.KnownClient {
-	knownClients, err := t.KnownClients(ctx)
+	knownClients, err := t.steps.KnownClients(ctx)
 	if err != nil {
 		t.log.Warn("takeover: some clients with session affinity change their endpoint, once", zap.Error(err))
 	}
 	return knownClients
 }
 
-// committed verifies our tables after a commit. After the first commit that verifies, the rest of
-// kube-proxy's state is removed on a goroutine of its own.
-func (t *takeover) committed(ctx context.Context, r *proxysync.Report) {
+// committed verifies our tables after a commit. It returns true after the first commit that verifies: then remove
+// may remove the rest of kube-proxy's state.
+func (t *takeover) committed(ctx context.Context, r *proxysync.Report, ruleset *services.Ruleset) bool {
 	if t.over {
-		return
+		return false
 	}
 	t.record(migrate.Entry{Step: "commit", Event: migrate.Done, Text: summary(r)})
 	if !t.needed {
 		t.over = true
 		t.record(migrate.Entry{Step: "look again", Event: migrate.Done, Text: "nothing of kube-proxy's is left"})
-		t.apply.end(nil)
-		return
+		t.apply.end(errApplied)
+		return false
 	}
-	verified, err := t.Verify(ctx, t.ruleset.Want())
+	verified, err := t.steps.Verify(ctx, ruleset.Want())
 	if err != nil {
 		t.log.Error("takeover: kube-proxy's rules stay, because our tables are not verified; retrying after the next sync",
 			zap.Error(err))
 		t.enter(migrate.Stuck, err)
 	}
-	if t.over = verified; verified {
-		t.group.Go(func() error { return t.remove(ctx) })
-	}
+	t.over = verified
+	return verified
 }
 
 // summary says what a commit did.
@@ -164,13 +182,13 @@ func summary(r *proxysync.Report) string {
 
 // remove removes what remains of kube-proxy's state. It tries again until that succeeds, ctx ends or a
 // privilege is missing.
-func (t *takeover) remove(ctx context.Context) error {
+func (t *takeover) remove(ctx context.Context, loop *proxysync.Loop) error {
 	for {
-		err := t.Wait(ctx)
+		err := t.steps.Wait(ctx)
 		if err == nil {
-			t.reserve()
-			err = t.Remove(ctx, t.missingNode())
-			t.reserve()
+			t.reserve(loop)
+			err = t.steps.Remove(ctx, t.missingNode())
+			t.reserve(loop)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -205,35 +223,22 @@ func (t *takeover) remove(ctx context.Context) error {
 
 // reserve keeps the addresses of kube-ipvs0, as long as it is there, for Services: kube-proxy's rules do not reject
 // what comes for other ports there any more.
-func (t *takeover) reserve() {
+func (t *takeover) reserve(loop *proxysync.Loop) {
 	addrs, err := legacy.ServiceAddresses()
 	if err != nil {
 		t.log.Warn("takeover: the node may answer at addresses of Services until kube-ipvs0 is removed", zap.Error(err))
 		return
 	}
-	t.loop.Reserve(addrs)
+	loop.Reserve(addrs)
 }
 
 // drained waits until connections of kube-proxy's IPVS mode have ended, or for as long as they may last; status
 // says so.
 func (t *takeover) drained(ctx context.Context, draining error) error {
-	report := func(text string) { t.draining.Store(&text) }
+	report := func(text string) { t.latest.Store(progress{migrate.Draining, text}) }
 	report(draining.Error())
-	defer t.draining.Store(nil)
-	return t.Drained(ctx, report)
-}
-
-// takingOver reports whether a takeover is under way.
-func (d *daemon) takingOver() bool {
-	return d.takeover != nil && d.takeover.state.Load() == migrate.Replacing
-}
-
-// missingNode returns the name of this node if there is no such Node object.
-func (d *daemon) missingNode() string {
-	if d.tracker.Node() == nil {
-		return d.config.NodeName
-	}
-	return ""
+	defer report("")
+	return t.steps.Drained(ctx, report)
 }
 
 // takeoverStates lists the states of a takeover in the spelling of metrics.
