@@ -166,7 +166,7 @@ func (d *daemon) serve(ctx, serving context.Context) error {
 	} else if !d.turn.Await(ctx, d.answers(), d.log) {
 		return nil
 	}
-	d.monitor.events.node(normal, "Starting", "StartProxy", "")
+	d.monitor.events.Starting()
 	return d.monitor.run(serving)
 }
 

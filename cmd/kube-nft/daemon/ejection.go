@@ -41,7 +41,7 @@ func (d *daemon) newEjection() *ejection.Watcher {
 
 // ejected records that an endpoint does not answer.
 func (m *monitor) ejected(e ejection.Endpoint) {
-	m.events.service(e.Port.Namespace, e.Port.Service, tracker.PortID{}, "EndpointEjected", "Program",
+	m.events.Service(e.Port.Namespace, e.Port.Service, tracker.PortID{}, "EndpointEjected", "Program",
 		"endpoint "+e.Endpoint.String()+" gets no new connections from this node for a while: it does not answer, and other "+
 			"endpoints of the Service do (kube-nft.io/eject)")
 }

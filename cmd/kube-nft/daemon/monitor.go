@@ -15,6 +15,7 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/events"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -39,7 +40,7 @@ type monitor struct {
 	proxy    *health.Proxy
 	services *health.Services
 	metrics  *metrics.Metrics
-	events   *events
+	events   *events.Recorder
 	safety   *safetyCheck
 	servers  []*web.Server
 
@@ -101,10 +102,10 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 		if err != nil {
 			return err
 		}
-		if m.events, err = startEvents(ctx, client, t, c.NodeName, d.log); err != nil {
+		if m.events, err = events.Start(ctx, client, t, c.NodeName, d.log); err != nil {
 			return err
 		}
-		m.events.nodeOnly = c.Shadow
+		m.events.NodeOnly = c.Shadow
 	}
 	m.safety = newSafetyCheck(d.log, m.events, m.metrics.SafetyCheck(safetyReasons))
 	m.servers, err = m.newServers(flags)
@@ -153,7 +154,7 @@ func (m *monitor) close() {
 
 // refused records a field of an object that could not be used.
 func (m *monitor) refused(err error) {
-	m.events.refused(err)
+	m.events.Refused(err)
 	var field *tracker.InvalidField
 	if errors.As(err, &field) {
 		m.metrics.Refused(field.Kind)
@@ -182,7 +183,7 @@ func (m *monitor) status() *peer.Status {
 
 func (m *monitor) healthCheckFailed(service health.Service, err error) {
 	m.log.Error("cannot serve a health check node port", zap.Stringer("service", service), zap.Error(err))
-	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen",
+	m.events.Service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen",
 		err.Error())
 }
 
@@ -242,7 +243,7 @@ func (m *monitor) failed(err error) {
 // serviceSkipped records that the kernel refuses a Service; a nil error, that it accepts it.
 func (m *monitor) serviceSkipped(namespace, service string, err error) {
 	if err != nil {
-		m.events.service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
+		m.events.Service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
 			"the kernel refuses this Service, which stays as it was last committed on this node: "+err.Error())
 	}
 }
@@ -250,16 +251,16 @@ func (m *monitor) serviceSkipped(namespace, service string, err error) {
 // recordReport records the parts of a sync that concern people.
 func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, c := range r.Conflicts {
-		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
+		m.events.Service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
 	}
 	for _, o := range r.Delta.OverQuota {
-		m.events.service(o.Namespace, o.Name, tracker.PortID{}, "ServiceUnserved", "Program", o.Error())
+		m.events.Service(o.Namespace, o.Name, tracker.PortID{}, "ServiceUnserved", "Program", o.Error())
 	}
 	for _, u := range r.Unmet {
-		m.events.service(u.ID.Namespace, u.ID.Service, tracker.PortID{}, "AnnotationUnmet", "Program", u.Error())
+		m.events.Service(u.ID.Namespace, u.ID.Service, tracker.PortID{}, "AnnotationUnmet", "Program", u.Error())
 	}
 	if r.ReviewReason != "" && r.Operations > 0 {
-		m.events.node(warning, "TablesRepaired", "Program",
+		m.events.Node("TablesRepaired", "Program",
 			"kube-nft repaired its nftables tables: "+r.ReviewReason)
 	}
 }

@@ -15,7 +15,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/events"
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -25,12 +27,29 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
+// A recorder keeps events as text.
+type recorder []string
+
+func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	about := regarding.(*corev1.ObjectReference)
+	text := about.Kind + " " + about.Name
+	if other, ok := related.(*corev1.ObjectReference); ok {
+		text += " and " + other.Name
+	}
+	*r = append(*r, fmt.Sprintf("%s: %s %s %s: %s", text, kind, reason, action, fmt.Sprintf(note, args...)))
+}
+
+func newTestEvents() (*events.Recorder, *recorder) {
+	recorded := new(recorder)
+	return events.New(recorded, tracker.New(tracker.Config{}), "node"), recorded
+}
+
 // newTestMonitor returns the monitor of a daemon with these flags, and what it records.
 func newTestMonitor(t *testing.T, args ...string) (*monitor, *recorder) {
 	t.Helper()
-	events, recorded := newTestEvents(t)
+	recorder, recorded := newTestEvents()
 	m := &monitor{
-		config: newTestConfig(t, args...), log: zap.NewNop(), metrics: newTestMetrics(), events: events,
+		config: newTestConfig(t, args...), log: zap.NewNop(), metrics: newTestMetrics(), events: recorder,
 		families: tracker.Families[:],
 		proxy:    health.NewProxy(time.Minute, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()),
 	}
@@ -46,7 +65,7 @@ func TestEjectionsBecomeEvents(t *testing.T) {
 		m.ejected(ejection.Endpoint{Port: id, Endpoint: netip.MustParseAddrPort(endpoint)})
 	}
 	for i, endpoint := range []string{"10.244.0.5:8080", "10.244.0.6:8080"} {
-		want := "Service shop/web (1-2-3), -: Warning EndpointEjected Program: endpoint " + endpoint +
+		want := "Service web: Warning EndpointEjected Program: endpoint " + endpoint +
 			" gets no new connections from this node"
 		if len(*recorded) != 2 || !strings.HasPrefix((*recorded)[i], want) {
 			t.Errorf("got %q, want %s", *recorded, want)
@@ -69,10 +88,10 @@ func TestReportsBecomeEvents(t *testing.T) {
 	}{
 		{"ordinary", proxysync.Report{Operations: 1}, ""},
 		{"conflict", proxysync.Report{Conflicts: []services.Conflict{conflict}},
-			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
+			"Service late and web: Warning FrontendConflict Program: " + conflict.String()},
 		{"review", proxysync.Report{ReviewReason: "nft flushed the ruleset"}, ""},
 		{"repair", proxysync.Report{ReviewReason: "nft flushed the ruleset", Operations: 1},
-			"Node /node (node), -: Warning TablesRepaired Program: kube-nft repaired its nftables tables: nft " +
+			"Node node: Warning TablesRepaired Program: kube-nft repaired its nftables tables: nft " +
 				"flushed the ruleset"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -88,7 +107,7 @@ func TestReportsBecomeEvents(t *testing.T) {
 func TestHealthCheckFailuresBecomeEvents(t *testing.T) {
 	m, recorded := newTestMonitor(t)
 	m.healthCheckFailed(health.Service{Namespace: "shop", Name: "web"}, errors.New("port 31000 is taken"))
-	want := "Service shop/web (1-2-3), -: Warning FailedToStartServiceHealthcheck Listen: port 31000 is taken"
+	want := "Service web: Warning FailedToStartServiceHealthcheck Listen: port 31000 is taken"
 	if got := strings.Join(*recorded, "\n"); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

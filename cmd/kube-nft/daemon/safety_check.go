@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/events"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/quota"
@@ -22,7 +23,7 @@ var safetyReasons = []string{peer.SafetyTakeover, peer.SafetySource, peer.Safety
 // an event of the Node, as a metric. It repeats the same words once in safetyRepeat.
 type safetyCheck struct {
 	log    *zap.Logger
-	events *events
+	events *events.Recorder
 	set    func(reason string, active bool) // of the metric
 
 	mu       sync.Mutex
@@ -33,7 +34,7 @@ type safetyCheck struct {
 
 const safetyRepeat = time.Minute
 
-func newSafetyCheck(log *zap.Logger, events *events, set func(reason string, active bool)) *safetyCheck {
+func newSafetyCheck(log *zap.Logger, events *events.Recorder, set func(reason string, active bool)) *safetyCheck {
 	c := &safetyCheck{
 		log: log, events: events, set: set,
 		reported: make(map[string]*quota.Once), active: make(map[string]string), lists: make(map[string]error),
@@ -62,7 +63,7 @@ func (c *safetyCheck) update(reason string, err error) {
 		c.log.Info("safety check passed", zap.String("reason", reason))
 	case err != nil && reported.Report(err.Error()):
 		c.log.Error("safety check: not removing Services", zap.String("reason", reason), zap.Error(err))
-		c.events.node(warning, "SafetyCheck", "Program", err.Error())
+		c.events.Node("SafetyCheck", "Program", err.Error())
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func TestSafetyCheckIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		e, recorded := newTestEvents(t)
+		e, recorded := newTestEvents()
 		metric := make(map[string]bool)
 		c := newSafetyCheck(zap.New(core), e, func(reason string, active bool) { metric[reason] = active })
 		c.report(peer.SafetySource, nil) // nothing was

@@ -40,7 +40,7 @@ func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
 			Name: name, Address: address.String(), Flag: flag, Handler: handler,
 			KeepAlive: keepAlive,
 			HardFail:  c.BindAddressHardFail,
-			Failed:    func(err error) { m.events.node(warning, reason, "Listen", err.Error()) },
+			Failed:    func(err error) { m.events.Node(reason, "Listen", err.Error()) },
 			Log:       m.log,
 		})
 	}

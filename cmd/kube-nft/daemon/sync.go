@@ -106,7 +106,7 @@ func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) b
 func (d *daemon) runShadow(ctx context.Context, group *errgroup.Group, ruleset *services.Ruleset) error {
 	s, options := d.shadow, d.options()
 	s.Log, s.Ruleset, s.Notify, s.MissingNode = d.log, ruleset, d.queue.Notify, d.missingNode
-	s.Warn = func(reason, text string) { d.monitor.events.node(warning, reason, "Compare", text) }
+	s.Warn = func(reason, text string) { d.monitor.events.Node(reason, "Compare", text) }
 	options.MinInterval = 0 // the period is kube-proxy's
 	options.Committed = func(r proxysync.Report) {
 		d.monitor.committed(&r, ruleset.Lengths(), kernel.Traffic{})
@@ -197,7 +197,7 @@ func (s *syncer) watchNeighbours(ctx context.Context) {
 	c, m := s.daemon.config, s.daemon.monitor
 	w := &neighbours.Watch{Log: s.daemon.log,
 		Pauses: func() bool { return s.daemon.takeover.progress().state == migrate.Replacing },
-		Warn:   func(reason, text string) { m.events.node(warning, reason, "Watch", text) }}
+		Warn:   func(reason, text string) { m.events.Node(reason, "Watch", text) }}
 	var proxy atomic.Bool
 	var refusals atomic.Int64
 	m.metrics.ForwardRefusals(refusals.Load)

@@ -89,7 +89,7 @@ func (t *takeover) record(e migrate.Entry) {
 			"again; stop kube-proxy, or start kube-nft with --takeover=never"
 		t.enter(migrate.Waiting, nil)
 		t.latest.Store(progress{migrate.Waiting, e.Text})
-		t.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+e.Text)
+		t.monitor.events.Node("WaitingForKubeProxy", "TakeOver", text+": "+e.Text)
 		if t.apply == nil {
 			t.log.Warn(text, zap.String("kube_proxy", e.Text))
 		}

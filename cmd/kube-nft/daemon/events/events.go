@@ -1,4 +1,11 @@
-package daemon
+// Package events records what users should see with kubectl, about this node and about Services. All nodes of a cluster
+// see the same Services, so each node sends few.
+//
+//	r, err := events.Start(ctx, client, tracker, nodeName, log)
+//	r.Starting()
+//	r.Node("TablesRepaired", "Program", text)
+//	r.Service(namespace, name, other, "FrontendConflict", "Program", text)
+package events
 
 import (
 	"context"
@@ -24,45 +31,40 @@ import (
 // reporter is the reporting controller of our events.
 const reporter = "kube-nft"
 
-// Types of events.
+// Limits of events. A mistake in one Service becomes an event on every node. Events about the node have limits of
+// their own.
 const (
-	normal  = corev1.EventTypeNormal
-	warning = corev1.EventTypeWarning
+	interval     = 5 * time.Minute
+	perNamespace = 5
+	total        = 20
+	firsts       = 50 // of namespaces, beyond total
+	ofNode       = 10
+	repeat       = time.Hour
+	maxNote      = 1024 // bytes that the API takes
 )
 
-// Limits of events. All nodes of a cluster see the same Services, so a mistake in one Service
-// becomes an event on every node: each node sends few. Events about the node have limits of their own.
-const (
-	eventInterval      = 5 * time.Minute
-	eventsPerNamespace = 5
-	eventsTotal        = 20
-	eventsFirsts       = 50 // of namespaces, beyond eventsTotal
-	eventsOfNode       = 10
-	eventRepeat        = time.Hour
-	maxNote            = 1024 // bytes that the API takes
-)
+// A Recorder records events. A nil *Recorder records nothing, for runs without an API server.
+type Recorder struct {
+	// NodeOnly says that events about Services are not recorded: what they say does not concern tenants.
+	NodeOnly bool
 
-// events records what users should see with kubectl. A nil *events records nothing, for runs
-// without an API server.
-type events struct {
 	recorder         k8sevents.EventRecorder
 	tracker          *tracker.Tracker
 	nodeName         string
-	nodeOnly         bool // events about Services are not recorded: what they say does not concern tenants
 	ofNode, services quota.Quota
 }
 
-// startEvents records events of this node through client until ctx ends. It logs why the API server
+// Start records events of this node through client until ctx ends. It logs why the API server
 // refuses one.
-func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string,
-	log *zap.Logger) (*events, error) {
+func Start(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string,
+	log *zap.Logger) (*Recorder, error) {
 	ctx = klog.NewContext(ctx, klog.New(eventLog{log}))
 	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, broadcaster.Shutdown)
-	return newEvents(broadcaster.NewRecorder(scheme.Scheme, reporter), t, nodeName), nil
+	return New(broadcaster.NewRecorder(scheme.Scheme, reporter), t, nodeName), nil
 }
 
 // An eventLog logs what client-go reports on events. client-go repeats an error at each attempt;
@@ -78,22 +80,26 @@ func (e eventLog) Error(err error, text string, _ ...any) {
 	e.log.Warn("cannot record an event", zap.String("problem", text), zap.Error(informer.Concise(err)))
 }
 
-func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {
-	return &events{
-		recorder: recorder,
-		tracker:  t,
-		nodeName: nodeName,
-
-		ofNode: quota.Quota{Interval: eventInterval, PerNamespace: eventsOfNode, Repeat: eventRepeat},
-		services: quota.Quota{
-			Interval: eventInterval, Repeat: eventRepeat,
-			PerNamespace: eventsPerNamespace, Total: eventsTotal, Firsts: eventsFirsts,
-		},
+// New returns a Recorder that sends events to recorder.
+func New(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *Recorder {
+	return &Recorder{
+		recorder: recorder, tracker: t, nodeName: nodeName,
+		ofNode: quota.Quota{Interval: interval, PerNamespace: ofNode, Repeat: repeat},
+		services: quota.Quota{Interval: interval, PerNamespace: perNamespace, Total: total, Firsts: firsts,
+			Repeat: repeat},
 	}
 }
 
+// Starting records that kube-nft starts on this node.
+func (e *Recorder) Starting() { e.node(corev1.EventTypeNormal, "Starting", "StartProxy", "") }
+
+// Node records a warning about this node.
+func (e *Recorder) Node(reason, action, note string) {
+	e.node(corev1.EventTypeWarning, reason, action, note)
+}
+
 // node records an event about this node. Its UID is the Node's name, as kubectl describe expects.
-func (e *events) node(kind, reason, action, note string) {
+func (e *Recorder) node(kind, reason, action, note string) {
 	if e == nil {
 		return
 	}
@@ -101,46 +107,46 @@ func (e *events) node(kind, reason, action, note string) {
 	e.record(ref, nil, kind, reason, action, note)
 }
 
-// service records a warning about a Service; related, if not empty, is another Service involved.
-func (e *events) service(namespace, name string, related tracker.PortID, reason, action, note string) {
-	if e == nil || e.nodeOnly {
+// Service records a warning about a Service; related, if not empty, is another Service involved.
+func (e *Recorder) Service(namespace, name string, related tracker.PortID, reason, action, note string) {
+	if e == nil || e.NodeOnly {
 		return
 	}
 	var other runtime.Object
 	if related.Service != "" {
 		other = e.serviceRef(related.Namespace, related.Service)
 	}
-	e.record(e.serviceRef(namespace, name), other, warning, reason, action, note)
+	e.record(e.serviceRef(namespace, name), other, corev1.EventTypeWarning, reason, action, note)
 }
 
-func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
+func (e *Recorder) serviceRef(namespace, name string) *corev1.ObjectReference {
 	uid, _ := e.tracker.ServiceUID(namespace, name)
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name,
 		UID: types.UID(uid)}
 }
 
-// refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
+// Refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
 // people write. Other invalid fields stay in the log, because people look at Services.
-func (e *events) refused(err error) {
+func (e *Recorder) Refused(err error) {
 	var field *tracker.InvalidField
-	if e == nil || e.nodeOnly || !errors.As(err, &field) {
+	if e == nil || e.NodeOnly || !errors.As(err, &field) {
 		return
 	}
 	const reason, action = "FieldRefused", "Read"
 	switch {
 	case field.Kind == "Service":
-		e.service(field.Namespace, field.Name, tracker.PortID{}, reason, action, field.Error())
+		e.Service(field.Namespace, field.Name, tracker.PortID{}, reason, action, field.Error())
 	case field.Kind == "EndpointSlice" && strings.HasPrefix(field.Field, "metadata.annotations["):
 		ref := &corev1.ObjectReference{
 			APIVersion: "discovery.k8s.io/v1", Kind: field.Kind,
 			Namespace: field.Namespace, Name: field.Name, UID: types.UID(field.UID),
 		}
-		e.record(ref, nil, warning, reason, action, field.Error())
+		e.record(ref, nil, corev1.EventTypeWarning, reason, action, field.Error())
 	}
 }
 
 // record sends an event unless the limits forbid it.
-func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
+func (e *Recorder) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
 	note = nft.Visible(note) // it may hold names of others, and kubectl prints it
 	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	limit := &e.services

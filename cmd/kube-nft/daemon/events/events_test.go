@@ -1,4 +1,4 @@
-package daemon
+package events
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, actio
 		fmt.Sprintf(note, args...)))
 }
 
-func newTestEvents(t *testing.T) (*events, *recorder) {
+func newTestRecorder(t *testing.T) (*Recorder, *recorder) {
 	tr := tracker.New(tracker.Config{NodeName: "node"})
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1-2-3"},
@@ -53,18 +53,18 @@ func newTestEvents(t *testing.T) (*events, *recorder) {
 		t.Fatal(err)
 	}
 	recorded := new(recorder)
-	return newEvents(recorded, tr, "node"), recorded
+	return New(recorded, tr, "node"), recorded
 }
 
 func TestEventTexts(t *testing.T) {
-	e, recorded := newTestEvents(t)
-	e.node(normal, "Starting", "StartProxy", "")
-	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program",
+	e, recorded := newTestRecorder(t)
+	e.Starting()
+	e.Service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program",
 		"100%s taken")
-	e.refused(&tracker.InvalidField{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
-	e.refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints",
+	e.Refused(&tracker.InvalidField{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
+	e.Refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints",
 		Reason: "no"})
-	e.refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5",
+	e.Refused(&tracker.InvalidField{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5",
 		Field: "metadata.annotations[kube-nft.io/x]", Reason: "no"})
 	want := []string{
 		"Node /node (node), -: Normal Starting StartProxy: ",
@@ -79,49 +79,49 @@ func TestEventTexts(t *testing.T) {
 }
 
 func TestNoEventsWithoutAPIServer(t *testing.T) {
-	var e *events
-	e.node(normal, "Starting", "StartProxy", "")
-	e.service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "")
-	e.refused(&tracker.InvalidField{Kind: "Service"})
+	var e *Recorder
+	e.Starting()
+	e.Service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "")
+	e.Refused(&tracker.InvalidField{Kind: "Service"})
 }
 
 func TestEventsAreFew(t *testing.T) {
-	e, recorded := newTestEvents(t)
+	e, recorded := newTestRecorder(t)
 	for range 100 {
-		e.node(warning, "TablesRepaired", "Program", "the same")
+		e.Node("TablesRepaired", "Program", "the same")
 	}
 	if len(*recorded) != 1 {
 		t.Errorf("%d events for 100 of the same, want 1", len(*recorded))
 	}
 	for i := range 2000 {
-		e.node(warning, "TablesRepaired", "Program", fmt.Sprint(i))
+		e.Node("TablesRepaired", "Program", fmt.Sprint(i))
 	}
-	if len(*recorded) != eventsOfNode {
-		t.Errorf("%d events in a burst, want %d", len(*recorded), eventsOfNode)
+	if len(*recorded) != ofNode {
+		t.Errorf("%d events in a burst, want %d", len(*recorded), ofNode)
 	}
 }
 
 // TestEventsOfOneNamespaceAreFew: they leave room for those of others.
 func TestEventsOfOneNamespaceAreFew(t *testing.T) {
-	e, recorded := newTestEvents(t)
+	e, recorded := newTestRecorder(t)
 	for i := range 100 {
-		e.service("bad", fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
+		e.Service("bad", fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
-	if len(*recorded) != eventsPerNamespace {
-		t.Errorf("%d events of one namespace, want %d", len(*recorded), eventsPerNamespace)
+	if len(*recorded) != perNamespace {
+		t.Errorf("%d events of one namespace, want %d", len(*recorded), perNamespace)
 	}
-	e.service("good", "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
-	e.node(warning, "TablesRepaired", "Program", "")
-	if len(*recorded) != eventsPerNamespace+2 {
+	e.Service("good", "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+	e.Node("TablesRepaired", "Program", "")
+	if len(*recorded) != perNamespace+2 {
 		t.Errorf("%d events, want one of another namespace and one of the node among them: %v", len(*recorded), *recorded)
 	}
 	for i := range 10000 {
-		e.service(fmt.Sprint("ns-", i), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+		e.Service(fmt.Sprint("ns-", i), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
-	if want := 1 + eventsTotal + eventsFirsts; len(*recorded) != want {
+	if want := 1 + total + firsts; len(*recorded) != want {
 		t.Errorf("%d events, want %d", len(*recorded), want)
 	}
-	e.node(warning, "TablesRepaired", "Program", "again")
+	e.Node("TablesRepaired", "Program", "again")
 	if last := (*recorded)[len(*recorded)-1]; !strings.HasSuffix(last, "again") {
 		t.Errorf("namespaces have used up the node's events: the last is %s", last)
 	}
@@ -130,18 +130,18 @@ func TestEventsOfOneNamespaceAreFew(t *testing.T) {
 // TestEventsOfATenant: a tenant with some namespaces that uses up what namespaces share leaves
 // the others the first event of each.
 func TestEventsOfATenant(t *testing.T) {
-	e, recorded := newTestEvents(t)
+	e, recorded := newTestRecorder(t)
 	for namespace := range 10 {
 		for i := range 100 {
-			e.service(fmt.Sprint("bad-", namespace), fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
+			e.Service(fmt.Sprint("bad-", namespace), fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
 		}
 	}
 	used := len(*recorded)
-	if used < eventsTotal || used >= eventsTotal+10 {
+	if used < total || used >= total+10 {
 		t.Errorf("%d events of ten namespaces", used)
 	}
 	for namespace := range 10 {
-		e.service(fmt.Sprint("good-", namespace), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+		e.Service(fmt.Sprint("good-", namespace), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
 	if got := len(*recorded) - used; got != 10 {
 		t.Errorf("%d events of ten other namespaces, want 10", got)
@@ -150,20 +150,20 @@ func TestEventsOfATenant(t *testing.T) {
 
 func TestEventsAreRepeatedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, recorded := newTestEvents(t)
-		for _, pause := range []time.Duration{0, eventRepeat - 1, 1} {
+		e, recorded := newTestRecorder(t)
+		for _, pause := range []time.Duration{0, repeat - 1, 1} {
 			time.Sleep(pause) // of the bubble's clock
-			e.node(warning, "TablesRepaired", "Program", "the same")
+			e.Node("TablesRepaired", "Program", "the same")
 		}
 		if len(*recorded) != 2 {
-			t.Errorf("%d events, want one now and one after %s", len(*recorded), eventRepeat)
+			t.Errorf("%d events, want one now and one after %s", len(*recorded), repeat)
 		}
 	})
 }
 
 func TestLongNotesAreCut(t *testing.T) {
-	e, recorded := newTestEvents(t)
-	e.node(warning, "TablesRepaired", "Program", strings.Repeat("x", 5000))
+	e, recorded := newTestRecorder(t)
+	e.Node("TablesRepaired", "Program", strings.Repeat("x", 5000))
 	if got := len((*recorded)[0]); got > 1100 {
 		t.Errorf("%d bytes, the API takes 1024 of a note", got)
 	}
@@ -191,11 +191,11 @@ func TestEventsReachTheServer(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	e, err := startEvents(ctx, client, tracker.New(tracker.Config{NodeName: "node"}), "node", zap.NewNop())
+	e, err := Start(ctx, client, tracker.New(tracker.Config{NodeName: "node"}), "node", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "spec.ports[0]: no")
+	e.Service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "spec.ports[0]: no")
 	want := "POST /apis/events.k8s.io/v1/namespaces/shop/events: Warning FieldRefused by kube-nft: spec.ports[0]: no"
 	if got := <-received; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
@@ -221,8 +221,8 @@ func TestEventLog(t *testing.T) {
 
 // TestEventIsVisible: kubectl prints notes as they are.
 func TestEventIsVisible(t *testing.T) {
-	e, recorded := newTestEvents(t)
-	e.node(warning, "Reason", "Action", "\x1b[2J"+strings.Repeat("\x9b", maxNote))
+	e, recorded := newTestRecorder(t)
+	e.Node("Reason", "Action", "\x1b[2J"+strings.Repeat("\x9b", maxNote))
 	if got := strings.Join(*recorded, ""); strings.Contains(got, "\x1b") || strings.Contains(got, "\x9b") ||
 		!strings.Contains(got, `\u001b[2J\x9b`) || len(got) > maxNote+100 {
 		t.Errorf("got %q", got)
