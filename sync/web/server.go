@@ -5,7 +5,7 @@
 //	err := server.Run(ctx)
 //
 // For listeners of your own, use NewServer with Listen, and Limit of a Pool. A Page answers as text or as an object of
-// Kubernetes; Status.Page and FlagsPage are /statusz and /flagz.
+// Kubernetes; Status.Page and FlagsPage are /statusz and /flagz. A LevelFlag changes the log level.
 //
 // Every host in the node's network reaches these servers without authentication. So answers are small, and the size,
 // duration and number of requests are bounded. A request changes nothing but the log level, and that only if a flag

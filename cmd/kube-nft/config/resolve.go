@@ -516,16 +516,34 @@ func (r *reading) resolveProcess(c *Config) error {
 	return nil
 }
 
-// DebugVerbosity is the lowest verbosity (kube-proxy's -v) that logs details for debugging.
-const DebugVerbosity = 4
+// debugVerbosity is the lowest verbosity (kube-proxy's -v) that logs details for debugging.
+const debugVerbosity = 4
 
-// LevelOf returns the log level for one of kube-proxy's verbosities: debug from DebugVerbosity on,
+// levelOf returns the log level for one of kube-proxy's verbosities: debug from debugVerbosity on,
 // info below.
-func LevelOf(verbosity uint32) zapcore.Level {
-	if verbosity >= DebugVerbosity {
+func levelOf(verbosity uint32) zapcore.Level {
+	if verbosity >= debugVerbosity {
 		return zapcore.DebugLevel
 	}
 	return zapcore.InfoLevel
+}
+
+// ParseVerbosity reads the level that one of kube-proxy's verbosities means.
+func ParseVerbosity(text string) (zapcore.Level, error) {
+	verbosity, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return zapcore.InfoLevel,
+			errors.New("expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info")
+	}
+	return levelOf(uint32(verbosity)), nil
+}
+
+// VerbosityText is the least verbosity that stands for a level.
+func VerbosityText(level zapcore.Level) string {
+	if level == zapcore.DebugLevel {
+		return strconv.Itoa(debugVerbosity)
+	}
+	return "0"
 }
 
 // ParseLevel reads a level as --log-level takes it.
@@ -540,7 +558,7 @@ func ParseLevel(text string) (zapcore.Level, error) {
 func (r *reading) resolveLog(c *Config) error {
 	logging, own := &r.proxy.Logging, &r.own
 	format := map[string]string{"text": "console", "json": "json"}[logging.Format]
-	r.combine("v", fmt.Sprint(logging.Verbosity), LevelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
+	r.combine("v", fmt.Sprint(logging.Verbosity), levelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
 	r.combine("logging-format", logging.Format, format, "log-format", &own.LogFormat)
 	level, err := ParseLevel(own.LogLevel)
 	c.LogLevel, c.LogFormat = zap.NewAtomicLevelAt(level), own.LogFormat

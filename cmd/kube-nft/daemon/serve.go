@@ -1,14 +1,10 @@
 package daemon
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,9 +65,9 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", m.Handler(log))
 	mux.Handle("/metrics/slis", m.ChecksHandler(log))
-	mux.Handle("/healthz", m.CountPing(constant("text/plain; charset=utf-8", "ok")))
-	mux.Handle("/proxyMode", constant("text/plain; charset=utf-8", proxyMode))
-	mux.Handle("/configz", constant("application/json", string(settings)))
+	mux.Handle("/healthz", m.CountPing(web.Constant("text/plain; charset=utf-8", "ok")))
+	mux.Handle("/proxyMode", web.Constant("text/plain; charset=utf-8", proxyMode))
+	mux.Handle("/configz", web.Constant("application/json", string(settings)))
 	paths := []string{"/configz", "/healthz", "/metrics", "/proxyMode"}
 	if c.Flagz {
 		mux.Handle("/flagz", web.FlagsPage(flags))
@@ -87,12 +83,13 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 		mux.Handle("/statusz", status.Page())
 	}
 	if c.Profiling {
-		list := constant("text/plain; charset=utf-8", "v\nlog-level\n")
+		list := web.Constant("text/plain; charset=utf-8", "v\nlog-level\n")
 		mux.Handle("/debug/flags", list)
 		mux.Handle("/debug/flags/{$}", list)
-		mux.Handle("/debug/flags/v", &levelFlag{level: c.LogLevel, log: log, parse: parseVerbosity, text: verbosityText})
-		mux.Handle("/debug/flags/log-level", &levelFlag{level: c.LogLevel, log: log, parse: config.ParseLevel,
-			text: zapcore.Level.String})
+		mux.Handle("/debug/flags/v", &web.LevelFlag{Level: c.LogLevel, Log: log, Parse: config.ParseVerbosity,
+			Text: config.VerbosityText})
+		mux.Handle("/debug/flags/log-level", &web.LevelFlag{Level: c.LogLevel, Log: log, Parse: config.ParseLevel,
+			Text: zapcore.Level.String})
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -104,78 +101,3 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 
 // started is when this process began to work.
 var started = time.Now()
-
-// A levelFlag is a flag for the level of the log that a request can change, as kube-proxy has one for its
-// verbosity: PUT sets it, GET returns it.
-type levelFlag struct {
-	level zap.AtomicLevel
-	log   *zap.Logger
-	parse func(string) (zapcore.Level, error)
-	text  func(zapcore.Level) string
-}
-
-// ServeHTTP implements http.Handler.
-func (f *levelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-		fmt.Fprintln(w, f.text(f.level.Level())) // fails only if the client is gone, here and below
-		return
-	case http.MethodPut:
-	default:
-		w.Header().Set("Allow", "GET, PUT")
-		w.WriteHeader(http.StatusNotAcceptable) // as kube-proxy answers
-		fmt.Fprintln(w, "expected GET or PUT")
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	var level zapcore.Level
-	if err == nil {
-		level, err = f.parse(strings.TrimSpace(string(body)))
-	}
-	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprintln(w, err)
-		return
-	}
-	setLevel(f.level, level, r.RemoteAddr, f.log)
-	fmt.Fprintf(w, "log level %s\n", level)
-}
-
-// setLevel changes the level of the log, and leaves a line about it whichever of the two is the quieter.
-func setLevel(to zap.AtomicLevel, level zapcore.Level, by string, log *zap.Logger) {
-	before := to.Level()
-	if before == level {
-		return
-	}
-	to.SetLevel(min(before, level))
-	log.Warn("log level changed", zap.Stringer("from", before), zap.Stringer("to", level), zap.String("by", by))
-	to.SetLevel(level)
-}
-
-func parseVerbosity(text string) (zapcore.Level, error) {
-	verbosity, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		return zapcore.InfoLevel,
-			errors.New("expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info")
-	}
-	return config.LevelOf(uint32(verbosity)), nil
-}
-
-// verbosityText is the least verbosity that stands for a level.
-func verbosityText(level zapcore.Level) string {
-	if level == zapcore.DebugLevel {
-		return strconv.Itoa(config.DebugVerbosity)
-	}
-	return "0"
-}
-
-// constant answers every request with the same body.
-func constant(contentType, body string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Write([]byte(body)) // fails only if the client is gone
-	})
-}

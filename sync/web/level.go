@@ -1,0 +1,69 @@
+package web
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// A LevelFlag is a flag for the level of the log that a request can change, as kube-proxy has one for its
+// verbosity: PUT sets it, GET returns it.
+type LevelFlag struct {
+	Level zap.AtomicLevel
+	Log   *zap.Logger
+	Parse func(string) (zapcore.Level, error)
+	Text  func(zapcore.Level) string
+}
+
+// ServeHTTP implements http.Handler.
+func (f *LevelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		fmt.Fprintln(w, f.Text(f.Level.Level())) // fails only if the client is gone, here and below
+		return
+	case http.MethodPut:
+	default:
+		w.Header().Set("Allow", "GET, PUT")
+		w.WriteHeader(http.StatusNotAcceptable) // as kube-proxy answers
+		fmt.Fprintln(w, "expected GET or PUT")
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	var level zapcore.Level
+	if err == nil {
+		level, err = f.Parse(strings.TrimSpace(string(body)))
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintln(w, err)
+		return
+	}
+	setLevel(f.Level, level, r.RemoteAddr, f.Log)
+	fmt.Fprintf(w, "log level %s\n", level)
+}
+
+// setLevel changes the level of the log, and leaves a line about it whichever of the two is the quieter.
+func setLevel(to zap.AtomicLevel, level zapcore.Level, by string, log *zap.Logger) {
+	before := to.Level()
+	if before == level {
+		return
+	}
+	to.SetLevel(min(before, level))
+	log.Warn("log level changed", zap.Stringer("from", before), zap.Stringer("to", level), zap.String("by", by))
+	to.SetLevel(level)
+}
+
+// Constant answers every request with the same body.
+func Constant(contentType, body string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Write([]byte(body)) // fails only if the client is gone
+	})
+}
