@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,11 +16,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/events"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
-	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/sync/metrics"
@@ -60,42 +57,12 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 	c, t := d.config, d.tracker
 	m := &monitor{config: c, log: d.log, families: d.families}
 	d.monitor = m // close closes it after an error
-	var scraped metrics.Kernel
-	if !c.Shadow {
-		if m.scraped, err = kernel.Open(); err != nil {
-			return err
-		}
-		scraped = m.scraped
+	if err = m.openSockets(); err != nil {
+		return err
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), d.queue)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, d.log)
-	build, known := debug.ReadBuildInfo()
-	if known {
-		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
-	}
-	component := config.Build()
-	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Queue: d.queue, Kernel: scraped,
-		Unserved: m.services.Unserved, NodeMissing: nodeMissing(t),
-		Build: build, Component: &component, Gates: gates(c),
-		Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
-		Ejected:     d.ejectedByService,
-	})
-	if d.shadow != nil {
-		m.metrics.Shadow(d.shadow.Metrics)
-	}
-	if c.ConnectionCounters && !c.Shadow { // a socket of its own: a scrape runs all collectors at the same time
-		if m.counted, err = kernel.Open(); err != nil {
-			return err
-		}
-		m.metrics.CountConnections(
-			func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
-				return readback.ReadConnections(ctx, m.counted, f, endpoints)
-			}, c.EndpointCounters)
-	}
-	if d.flows != nil {
-		m.metrics.CountFlows(d.flows)
-	}
+	m.metrics = d.newMetrics(m)
 	if c.Manifests == "" {
 		clientmetrics.Register(m.metrics.CountRequests()) // before there is a client that may send one
 		client, err := c.Client()
@@ -112,6 +79,17 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 	m.await(c.Takeover)
 	for _, server := range m.servers {
 		server.Expected = m.awaits.Load
+	}
+	return err
+}
+
+// openSockets opens the sockets of scrapes. Counters have one of their own: a scrape runs all collectors at the same time.
+func (m *monitor) openSockets() (err error) {
+	if m.config.Shadow {
+		return nil
+	}
+	if m.scraped, err = kernel.Open(); err == nil && m.config.ConnectionCounters {
+		m.counted, err = kernel.Open()
 	}
 	return err
 }
@@ -309,16 +287,4 @@ func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
 		}
 		return unnamed
 	}
-}
-
-// gates lists the feature gates for metrics, with their stages as Kubernetes' components name them.
-func gates(c *config.Config) (list []metrics.Gate) {
-	for _, gate := range config.Gates {
-		stage := strings.ToUpper(gate.Stage)
-		if strings.Contains(stage, " ") { // GA in 1.33, since 1.7
-			stage = ""
-		}
-		list = append(list, metrics.Gate{Name: gate.Name, Stage: stage, On: c.Gates[gate.Name]})
-	}
-	return list
 }
