@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Output is the result of a program.
@@ -101,8 +103,19 @@ func Start(t testing.TB, argv ...string) *Process {
 // PID is the number of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal to the process. It fails once the process has been waited for.
-func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+// Signal sends a signal to the process. It fails once the process has been waited for. After SIGSTOP it waits until all
+// threads have stopped: on a busy machine, the others run on until the thread that gets the signal has its turn.
+func (p *Process) Signal(s syscall.Signal) error {
+	err := p.cmd.Process.Signal(s)
+	for s == syscall.SIGSTOP && err == nil {
+		err = unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if err == nil || !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		err = nil
+	}
+	return err
+}
 
 // Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
