@@ -20,6 +20,7 @@ var started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func newTracker(config Config) *Tracker {
 	now := started.Add(-time.Second)
 	config.NodeName = "node-a"
+	config.CPUTime = func() time.Duration { return 0 } // however slow the machine is
 	config.Clock = func() time.Time {
 		now = now.Add(time.Second)
 		return now
