@@ -29,7 +29,7 @@ export PACKAGES_WHY IMAGE_PACKAGES_WHY KERNEL_PACKAGES_WHY
 # Flags for go test; .ci/run passes -v to see what was skipped.
 TESTFLAGS ?=
 # go test keeps results, but does not see the kernel, nft and the load of the machine, on which ours depend.
-FRESH = $(GO) test -count=1
+FRESH = $(GO) test -count=1 -timeout 60m
 FUZZTIME ?= 60s
 # The program that draws charts is a module of its own.
 CHARTS := integration/scale/chart
@@ -104,7 +104,7 @@ check: gofmt vet test-unit ## gofmt, go vet and unit tests: neither root nor Deb
 
 # The second run is what make check has of the tests in namespaces: they are skipped, and must not fail.
 test: packages helm ## all tests: unit, golden, kernel and packet tests (root)
-	KUBE_NFT_REQUIRE_KERNEL=1 $(FRESH) -timeout 60m $(TESTFLAGS) ./...
+	KUBE_NFT_REQUIRE_KERNEL=1 $(FRESH) $(TESTFLAGS) ./...
 	KUBE_NFT_REQUIRE_KERNEL=0 $(FRESH) -short ./integration/...
 	CGO_ENABLED=1 $(FRESH) -race -short ./tracker/... ./sync/... ./cmd/kube-nft/daemon/...
 	for module in $(wordlist 2,9,$(MODULES)); do (cd $$module && $(FRESH) $(TESTFLAGS) ./...) || exit 1; done
@@ -113,7 +113,7 @@ test-unit: ## tests without namespaces, nft and long runs
 	KUBE_NFT_REQUIRE_KERNEL=0 $(GO) test -short ./...
 
 test-kernel: packages ## kernel and packet tests alone (root)
-	KUBE_NFT_REQUIRE_KERNEL=1 $(FRESH) -timeout 60m $(TESTFLAGS) -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
+	KUBE_NFT_REQUIRE_KERNEL=1 $(FRESH) $(TESTFLAGS) -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
 
 kernels: kernel-packages ## tests of packets, kernel and migration on Debian's kernels, in QEMU: SUITES (bullseye bookworm trixie trixie-backports); hours without KVM (root, Debian)
 	integration/kernels/run $(SUITES)

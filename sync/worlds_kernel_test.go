@@ -167,6 +167,9 @@ func (c *loudCluster) fill(t *testing.T, entries int) {
 // TestNeighbourOfLoudWorlds: beside a namespace that changes all the time, a neighbour's change comes with a small
 // commit.
 func TestNeighbourOfLoudWorlds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes, and more with the race detector")
+	}
 	thousand := lab.Addresses(netip.MustParseAddr("10.8.0.1"), 1000)
 	var quiet time.Duration
 	for _, w := range []loudWorld{
