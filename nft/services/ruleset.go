@@ -54,7 +54,7 @@ type familyRules struct {
 	fresh          []Conflict    // not reported yet
 	ownerChanges   []OwnerChange // not reported yet
 	lists          listWriter
-	staged         []stagedPort // with something left to do
+	staged         []*sharedList // with something left to write or to remove
 	siblings       map[serviceKey]*portState
 	joints         map[serviceKey][]*jointList
 	jointNames     map[string]bool // identities of joint lists
@@ -438,7 +438,7 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *sharedList, c
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends || p.Settings.Maglev {
-		shared = &sharedList{number: fr.numberOf(listIdentity(p.ID))}
+		shared = &sharedList{number: fr.numberOf(listIdentity(p.ID)), id: p.ID}
 		table := fr.readAdopted()
 		cluster, shared.halves[0].table = table.SharedList(shared.number, false)
 		local, shared.halves[1].table = table.SharedList(shared.number, true)

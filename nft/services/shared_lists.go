@@ -19,9 +19,12 @@ import (
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
 // product is large, and are spread over many maps.
 type sharedList struct {
-	number   uint32
-	protocol tracker.Protocol
-	halves   [2]sharedHalf // for cluster and local
+	number  uint32
+	id      tracker.PortID
+	comment string
+	hash    layout.Hash
+	halves  [2]sharedHalf // for cluster and local
+	givenUp bool          // no port uses it any more: what is left of its slot tables is being removed
 }
 
 // A sharedHalf is one of the two lists.
@@ -54,36 +57,46 @@ func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 // setList writes the shared lists of a Service port, or removes them.
 func (fr *familyRules) setList(port *portState, shared bool) {
 	l := port.list
-	if !shared && l == nil {
+	switch {
+	case !shared && l == nil:
 		return
-	}
-	if l == nil {
-		l = &sharedList{number: fr.numberOf(listIdentity(port.current.ID))}
-		if i := slices.IndexFunc(fr.staged, func(s stagedPort) bool {
-			return s.cleared != nil && s.cleared.number == l.number
-		}); i >= 0 {
-			l = fr.staged[i].cleared // it comes back while its former list is being removed
-			fr.staged = slices.Delete(fr.staged, i, i+1)
+	case !shared:
+		for i := range l.halves {
+			fr.setHalf(l, i == 1, places{})
 		}
+		if port.list = nil; slices.Contains(fr.staged, l) { // until all of it is removed, the number is in use
+			l.givenUp = true
+		} else {
+			fr.freeList(l)
+		}
+		return
+	case l == nil:
+		l = fr.newList(port.current.ID)
 		port.list = l
 	}
-	if l.protocol = port.current.ID.Protocol; fr.Table.Sets[layout.ListsMap(l.number, l.protocol)] == nil {
-		fr.PutSet(fr.config.listsSet(l.number, l.protocol))
+	l.comment, l.hash = port.comment, port.hash()
+	if set := fr.config.listsSet(l.number, l.id.Protocol); fr.Table.Sets[set.Name] == nil {
+		fr.PutSet(set)
 	}
 	for i, want := range []places{port.cluster, port.local} {
-		if !shared {
-			want = places{}
-		}
-		fr.setHalf(port, i == 1, want)
-	}
-	if !shared {
-		fr.giveUpList(port)
+		fr.setHalf(l, i == 1, want)
 	}
 }
 
+// newList returns the lists of a Service port that has none: those that are still being removed, if it had some before.
+func (fr *familyRules) newList(id tracker.PortID) *sharedList {
+	number := fr.numberOf(listIdentity(id))
+	i := slices.IndexFunc(fr.staged, func(l *sharedList) bool { return l.number == number })
+	if i < 0 {
+		return &sharedList{number: number, id: id}
+	}
+	l := fr.staged[i]
+	l.givenUp = false
+	return l
+}
+
 // setHalf makes one of the lists of a Service port the wanted one.
-func (fr *familyRules) setHalf(port *portState, local bool, want places) {
-	l := port.list
+func (fr *familyRules) setHalf(l *sharedList, local bool, want places) {
 	h := l.half(local)
 	staged := &h.staged
 	switch {
@@ -91,21 +104,22 @@ func (fr *familyRules) setHalf(port *portState, local bool, want places) {
 		staged.want = places{}
 	case want.len() == 0: // no chain leads to what is left, which advance removes
 		h.shown, staged.want = places{}, places{}
-		fr.queueStaged(port)
 	default:
-		fr.stage(port, h, want)
+		if !staged.want.is(want) {
+			staged.want, staged.written = want, 0
+		}
 		want = meanwhile(h.shown, want)
 	}
-	fr.lists.write(layout.ListsMap(l.number, l.protocol), layout.ListKey(l.number, local, h.table), port.comment, h.shown,
+	fr.lists.write(layout.ListsMap(l.number, l.id.Protocol), layout.ListKey(l.number, local, h.table), l.comment, h.shown,
 		want)
 	if staged.held[h.table] <= h.shown.len() {
 		staged.held[h.table] = 0
 	}
 	h.shown, staged.held[h.table] = want, max(staged.held[h.table], want.len())
-	if fr.unfinished(l) {
-		fr.queueStaged(port)
+	if l.unfinished() && !slices.Contains(fr.staged, l) {
+		fr.staged = append(fr.staged, l)
 	}
-	fr.putChoice(port, local)
+	fr.putChoice(l, local)
 }
 
 func (l *sharedList) half(local bool) *sharedHalf {
@@ -116,11 +130,11 @@ func (l *sharedList) half(local bool) *sharedHalf {
 }
 
 // putChoice makes the chain of one of the lists choose from what is shown.
-func (fr *familyRules) putChoice(port *portState, local bool) {
-	h := port.list.half(local)
-	name, choice := layout.ListChain(port.list.number, local), sharedChoice{table: h.table}
+func (fr *familyRules) putChoice(l *sharedList, local bool) {
+	h := l.half(local)
+	name, choice := layout.ListChain(l.number, local), sharedChoice{table: h.table}
 	if h.shown.slots != nil {
-		choice.hash = port.hash()
+		choice.hash = l.hash
 	}
 	choice.capacity = capacityOf(h.shown, choice.hash)
 	if h.staged.held[h.table] > h.shown.len() { // what stands behind the list must not be chosen
@@ -134,27 +148,15 @@ func (fr *familyRules) putChoice(port *portState, local bool) {
 	case sharedChoice{}:
 		fr.RemoveChain(name)
 	default:
-		fr.PutChain(choice.chain(name, port.list.number, local, port.current.ID.Protocol))
+		fr.PutChain(choice.chain(name, l.number, local, l.id.Protocol))
 	}
 	h.choice = choice
-}
-
-// giveUpList frees the number of a Service port that has direct lists from now on, or has gone. What is left of its
-// slot tables is removed later: until then the number is in use.
-func (fr *familyRules) giveUpList(port *portState) {
-	l := port.list
-	port.list = nil
-	if fr.unfinished(l) {
-		fr.staged = append(fr.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: l})
-		return
-	}
-	fr.freeList(l)
 }
 
 // freeList frees the number of a list that is empty, and removes its map with the last list in it.
 func (fr *familyRules) freeList(l *sharedList) {
 	delete(fr.numbers, l.number)
-	if set := layout.ListsMap(l.number, l.protocol); fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {
+	if set := layout.ListsMap(l.number, l.id.Protocol); fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {
 		fr.RemoveSet(set)
 	}
 }

@@ -22,21 +22,6 @@ type stagedList struct {
 	switched bool
 }
 
-// A stagedPort is a Service port with something left to write or to remove, or a list that has been given up.
-type stagedPort struct {
-	namespace string
-	port      *portState
-	cleared   *sharedList
-}
-
-// list is the list in question; nil if the port has given it up since.
-func (s *stagedPort) list() *sharedList {
-	if s.port != nil {
-		return s.port.list
-	}
-	return s.cleared
-}
-
 // stagedFrom is from how many differing elements on a change of a slot table is staged. Tests lower it.
 var stagedFrom = tracker.CommitElements
 
@@ -52,21 +37,6 @@ func (fr *familyRules) stages(h *sharedHalf, want places) bool {
 		}
 	}
 	return differing > stagedFrom
-}
-
-// stage begins to write a list to its other table.
-func (fr *familyRules) stage(port *portState, h *sharedHalf, want places) {
-	if !h.staged.want.is(want) {
-		h.staged.want, h.staged.written = want, 0
-	}
-	fr.queueStaged(port)
-}
-
-// queueStaged makes advance look at a Service port.
-func (fr *familyRules) queueStaged(port *portState) {
-	if !slices.ContainsFunc(fr.staged, func(s stagedPort) bool { return s.port == port }) {
-		fr.staged = append(fr.staged, stagedPort{namespace: port.current.ID.Namespace, port: port})
-	}
 }
 
 // meanwhile is what packets find until want stands in the other table: what is shown, without the endpoints that have
@@ -94,34 +64,31 @@ func (fr *familyRules) advance(n int, work map[string]int) {
 		if n <= 0 {
 			break
 		}
-		s, before := fr.staged[0], n
+		l, before := fr.staged[0], n
 		fr.staged = fr.staged[1:]
-		l := s.list()
-		if l != nil {
-			for i := range l.halves {
-				n = fr.advanceHalf(l, i == 1, s.port, n)
-			}
+		for i := range l.halves {
+			n = fr.advanceHalf(l, i == 1, n)
 		}
-		work[s.namespace] += before - n
+		work[l.id.Namespace] += before - n
 		switch {
-		case l != nil && fr.unfinished(l):
-			fr.staged = append(fr.staged, s)
-		case s.cleared != nil:
+		case l.unfinished():
+			fr.staged = append(fr.staged, l)
+		case l.givenUp:
 			fr.freeList(l)
 		}
 	}
 }
 
-// advanceHalf is advance for one list. port is nil if the list has been given up.
-func (fr *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
-	h, set := l.half(local), layout.ListsMap(l.number, l.protocol)
+// advanceHalf is advance for one of the two lists.
+func (fr *familyRules) advanceHalf(l *sharedList, local bool, n int) int {
+	h, set := l.half(local), layout.ListsMap(l.number, l.id.Protocol)
 	if s := &h.staged; s.want.len() > 0 {
 		other, each := h.table.Other(), 1
 		if s.written < s.held[other] { // what is replaced is removed and added
 			each = 2
 		}
 		to := min(s.want.len(), s.written+n/each)
-		fr.lists.writeFrom(set, layout.ListKey(l.number, local, other), port.comment, s.want, s.written, to)
+		fr.lists.writeFrom(set, layout.ListKey(l.number, local, other), l.comment, s.want, s.written, to)
 		n -= each * (to - s.written)
 		s.written, s.held[other] = to, max(s.held[other], to)
 		if to < s.want.len() {
@@ -129,7 +96,7 @@ func (fr *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n
 		}
 		h.table, h.shown, s.want, s.written = other, s.want, places{}, 0
 		s.switched = true
-		fr.putChoice(port, local)
+		fr.putChoice(l, local)
 	}
 	if h.staged.switched {
 		return n
@@ -144,30 +111,22 @@ func (fr *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n
 			fr.Remove(set, nft.IndexedKey(layout.ListKey(l.number, local, table), *held))
 		}
 	}
-	if port != nil {
-		fr.putChoice(port, local)
-	}
+	fr.putChoice(l, local)
 	return n
 }
 
-// unfinished reports whether something of a list is to be written or removed.
-func (fr *familyRules) unfinished(l *sharedList) bool {
-	for i := range l.halves {
-		h := &l.halves[i]
-		if h.staged.want.len() > 0 || h.staged.held[h.table] > h.shown.len() || h.staged.held[h.table.Other()] > 0 {
-			return true
-		}
-	}
-	return false
+// unfinished reports whether something of the list is to be written or removed.
+func (l *sharedList) unfinished() bool {
+	return slices.ContainsFunc(l.halves[:], func(h sharedHalf) bool {
+		return h.staged.want.len() > 0 || h.staged.held[h.table] > h.shown.len() || h.staged.held[h.table.Other()] > 0
+	})
 }
 
 // committedStaged says that the kernel has what the last calls of advance have done.
 func (fr *familyRules) committedStaged() {
-	for _, s := range fr.staged {
-		if l := s.list(); l != nil {
-			for i := range l.halves {
-				l.halves[i].staged.switched = false
-			}
+	for _, l := range fr.staged {
+		for i := range l.halves {
+			l.halves[i].staged.switched = false
 		}
 	}
 }
