@@ -8,6 +8,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -17,7 +18,7 @@ import (
 type portAffinity struct {
 	affinity.Port
 	chains   []*nft.Chain
-	balances []balance // to whose chains its chains go
+	balances []lists.Balance // to whose chains its chains go
 }
 
 // affinitySettings say how the chains of session affinity look in a table.
@@ -162,13 +163,12 @@ func (fr *familyRules) affinityChoice(port *portState, p layout.Policy, local bo
 		c.Chain = layout.ListChain(number, local)
 		return c
 	}
-	hash := port.hash()
 	use := func(nodePort bool) string {
-		b := balance{endpointList{nodePort, local}, capacityOf(port.listed(local), hash), hash}
+		b := lists.Balance{NodePort: nodePort, Local: local, Capacity: port.listed(local).Capacity(), Hash: port.hash()}
 		if a := &port.affinity; !slices.Contains(a.balances, b) {
 			a.balances = append(a.balances, b)
 		}
-		return b.name()
+		return b.Name()
 	}
 	mixed := p.Kind == layout.Internal && port.sharesCluster() ||
 		p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.sharesExternal()
@@ -195,7 +195,7 @@ func (p *portState) sharesCluster() bool {
 }
 
 // listed returns the places of the local or of the cluster-wide list.
-func (p *portState) listed(local bool) places {
+func (p *portState) listed(local bool) lists.Places {
 	if local {
 		return p.local
 	}

@@ -6,26 +6,19 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A jointList holds the endpoints of several ports of a Service once: ports times endpoints become ports plus
-// endpoints. Its elements are the addresses of the endpoints, and for each port that connections go to the port of the
-// endpoints. The tracker gives ports with the same endpoints the same memory, which is how join finds them.
+// A jointList is shared by several ports of a Service that have the same endpoints. The tracker gives such ports the
+// same memory, which is how join finds them.
 type jointList struct {
-	number   uint32
-	identity string
-	comment  string
-	members  int
-	like     *tracker.ServicePort // whose endpoints these are; nil if they were found in the kernel
-	halves   [2]places            // cluster and local
-	choices  [2]sharedChoice
-	ports    map[uint16]uint16 // by the port that connections go to
-	affinity affinity.Joint    // the endpoints; none if no port has session affinity
+	*lists.Joint
+	identity string         // of its number
+	members  int            // ports that share it
+	affinity affinity.Joint // the endpoints; none if no port has session affinity
 }
 
 // A serviceKey names the ports of a Service that may have joint lists.
@@ -53,17 +46,6 @@ type jointGroup struct {
 	list    *jointList
 }
 
-// listNumber is the number of the lists that all frontends of a Service port share; 0 if each has lists of its own.
-func (p *portState) listNumber() uint32 {
-	if p.joint != nil {
-		return p.joint.number
-	}
-	if p.list != nil {
-		return p.list.number
-	}
-	return 0
-}
-
 // portOf returns the state of a Service port, new or not.
 func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
 	port := fr.ports[p.ID]
@@ -76,7 +58,7 @@ func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
 		first.previous = port
 	}
 	fr.ports[p.ID], fr.siblings[serviceOf(p.ID)] = port, port
-	port.list, port.cluster.endpoints, port.local.endpoints = fr.adoptLists(p)
+	port.list, port.cluster.Endpoints, port.local.Endpoints = fr.adoptLists(p)
 	return port
 }
 
@@ -132,11 +114,12 @@ func (fr *familyRules) join(key serviceKey) {
 			lists = append(lists, g.list)
 		}
 		taken[g.list] = true
-		fr.setJoint(g, key.protocol)
+		fr.setJoint(g)
 	}
 	lists = slices.DeleteFunc(lists, func(l *jointList) bool {
 		if l.members == 0 {
-			fr.removeJoint(l, key.protocol)
+			fr.programMembers(l.affinity.MembersSet(), nil)
+			fr.lists.RemoveJoint(l.Joint)
 		}
 		return l.members == 0
 	})
@@ -244,77 +227,43 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 			if _, taken := fr.numbers[number]; taken || !table.IsJoint(number) {
 				continue
 			}
-			l := fr.declareJoint(g, "adopted "+strconv.FormatUint(uint64(number), 10), number)
-			for half := range l.halves {
-				l.halves[half].endpoints, _ = table.SharedList(number, half == 1)
+			var found [2]lists.Places
+			for i := range found {
+				found[i].Endpoints, _ = table.SharedList(number, i == 1)
 			}
-			return l
+			identity := "adopted " + strconv.FormatUint(uint64(number), 10)
+			fr.numbers[number] = identity
+			return &jointList{Joint: fr.lists.NewJoint(number, g.wanted[i].ID, nil, found), identity: identity}
 		}
 	}
 	return nil
 }
 
-// readAdopted is what the kernel held at start, seen as Services.
-func (fr *familyRules) readAdopted() readback.Table {
-	if fr.adoptedView == nil {
-		view := readback.New(fr.adopted)
-		fr.adoptedView = view
-	}
-	return *fr.adoptedView
-}
-
 // newJoint makes a list for a group. It begins with the order in which the first port has the endpoints.
 func (fr *familyRules) newJoint(g *jointGroup) *jointList {
-	identity := "joint " + listIdentity(g.wanted[0].ID)
-	for fr.jointNames[identity] { // the list that the port has left
-		identity += " again"
+	id, first := g.wanted[0].ID, g.ports[0]
+	identity := "joint list " + id.String()
+	for slices.ContainsFunc(fr.joints[serviceOf(id)], func(l *jointList) bool { return l.identity == identity }) {
+		identity += " again" // the port has left that list
 	}
-	l := fr.declareJoint(g, identity, fr.numberOf(identity))
-	first := g.ports[0]
-	l.like, l.halves = first.current, [2]places{first.cluster, first.local}
-	return l
-}
-
-func (fr *familyRules) declareJoint(g *jointGroup, identity string, number uint32) *jointList {
-	id := g.wanted[0].ID
-	l := &jointList{number: number, identity: identity, ports: make(map[uint16]uint16),
-		comment: layout.Comment(tracker.PortID{Namespace: id.Namespace, Service: id.Service})}
-	fr.numbers[number], fr.jointNames[identity] = identity, true
-	if fr.Table.Sets[layout.AddressesMap(number)] == nil {
-		fr.PutSet(fr.config.addressesSet(number))
-	}
-	if fr.Table.Sets[layout.PortsMap(number, id.Protocol)] == nil {
-		fr.PutSet(fr.config.portsSet(number, id.Protocol))
-	}
-	return l
+	return &jointList{identity: identity, Joint: fr.lists.NewJoint(fr.numberOf(identity), id, first.current,
+		[2]lists.Places{first.cluster, first.local})}
 }
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the ports of its members.
-func (fr *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
-	l, like := g.list, g.wanted[0]
-	for half := range l.halves {
-		have := l.halves[half]
-		want := like.limits.arrange(have, l.like, like.ServicePort, layout.NoHash, half == 1)
-		want.port, want.joint = 0, true
-		if !have.joint { // the list is new in the wanted table
-			have = places{}
-		}
-		fr.lists.write(layout.AddressesMap(l.number), layout.ListKey(l.number, half == 1, 0), l.comment, have, want)
-		l.halves[half] = want
-		fr.putJointChoice(l, half, protocol)
-	}
-	l.like = like.ServicePort
+func (fr *familyRules) setJoint(g *jointGroup) {
+	like := g.wanted[0]
+	fr.lists.SetJoint(g.list.Joint, like.ServicePort, like.limits.method(like.ServicePort), g.targets)
 	fr.setJointAffinity(g)
 	for _, port := range g.ports {
-		port.joint = l
+		port.joint = g.list
 	}
-	l.members = len(g.ports)
-	fr.setJointPorts(l, protocol, g.targets)
+	g.list.members = len(g.ports)
 }
 
 // setJointAffinity makes the set of members hold the endpoints of a list if one of its ports has session affinity.
 func (fr *familyRules) setJointAffinity(g *jointGroup) {
-	have, want := g.list.affinity, affinity.Joint{Number: g.list.number}
+	have, want := g.list.affinity, affinity.Joint{Number: g.list.Number}
 	if slices.ContainsFunc(g.wanted, func(s setting) bool { return s.Affinity != 0 }) {
 		for i, list := range [][]netip.AddrPort{g.wanted[0].Cluster, g.wanted[0].Local} {
 			for _, ep := range list {
@@ -324,57 +273,4 @@ func (fr *familyRules) setJointAffinity(g *jointGroup) {
 	}
 	g.list.affinity = want
 	fr.programMembers(have.MembersSet(), want.MembersSet())
-}
-
-func (fr *familyRules) setJointPorts(l *jointList, protocol tracker.Protocol, ports map[uint16]uint16) {
-	set := layout.PortsMap(l.number, protocol)
-	for port := range l.ports {
-		if _, stays := ports[port]; !stays {
-			fr.Remove(set, layout.JointPortKey(l.number, port))
-		}
-	}
-	for port, target := range ports {
-		if l.ports[port] != target {
-			fr.Put(set, layout.JointPortKey(l.number, port), nft.Element{Data: nft.PortData(target)})
-		}
-	}
-	l.ports = ports
-}
-
-// putJointChoice makes the chain of one of the lists choose among what it holds.
-func (fr *familyRules) putJointChoice(l *jointList, half int, protocol tracker.Protocol) {
-	choice := sharedChoice{capacity: capacityOf(l.halves[half], layout.NoHash), joint: true}
-	if choice.capacity == 0 {
-		choice = sharedChoice{}
-	}
-	name := layout.ListChain(l.number, half == 1)
-	switch choice {
-	case l.choices[half]:
-	case sharedChoice{}:
-		fr.RemoveChain(name)
-	default:
-		fr.PutChain(choice.chain(name, l.number, half == 1, protocol))
-	}
-	l.choices[half] = choice
-}
-
-// removeJoint takes a list away that no port uses any more.
-func (fr *familyRules) removeJoint(l *jointList, protocol tracker.Protocol) {
-	addresses, ports := layout.AddressesMap(l.number), layout.PortsMap(l.number, protocol)
-	for half := range l.halves {
-		if have := l.halves[half]; have.joint {
-			fr.lists.write(addresses, layout.ListKey(l.number, half == 1, 0), l.comment, have, places{})
-		}
-		l.halves[half] = places{}
-		fr.putJointChoice(l, half, protocol)
-	}
-	fr.programMembers(l.affinity.MembersSet(), nil)
-	fr.setJointPorts(l, protocol, nil)
-	for _, set := range []string{addresses, ports} {
-		if fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {
-			fr.RemoveSet(set)
-		}
-	}
-	delete(fr.numbers, l.number)
-	delete(fr.jointNames, l.identity)
 }

@@ -128,7 +128,7 @@ func TestSharingBegins(t *testing.T) {
 	if diff := change.Diff(NewRuleset(testConfig()).Want(), r.Want()); !diff.Empty() {
 		t.Errorf("the deleted Service has left: %s", diff.Ops[0].Text())
 	}
-	if f := r.families[nft.IP]; len(f.numbers)+len(f.siblings)+len(f.joints)+len(f.jointNames) > 0 {
+	if f := r.families[nft.IP]; len(f.numbers)+len(f.siblings)+len(f.joints) > 0 {
 		t.Errorf("%d numbers and %d lists are left", len(f.numbers), len(f.joints))
 	}
 }

@@ -40,5 +40,5 @@ func (c claim) setLoadBalancer(f tracker.Frontend, s *program) {
 	if s.policy.Kind == layout.Refused || s.policy.Kind == layout.Dropped {
 		s.policy.Kind = layout.Passed
 	}
-	s.policy.Router = s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
+	s.policy.Router = s.policy.Kind == layout.ExternalLocal && c.port.local.Len() == 0
 }

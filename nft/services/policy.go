@@ -3,6 +3,7 @@ package services
 import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 )
 
 func gotoChain(name string) *nft.Verdict {
@@ -18,11 +19,11 @@ func (c claim) setTrafficPolicy(s *program) {
 // policyKind returns what follows from the traffic policy and from the endpoints that it allows.
 func (c claim) policyKind() layout.PolicyKind {
 	p := c.port.current
-	kind, usable := layout.External, c.port.cluster.len()
-	fallback := p.Settings.LocalFallback && c.port.local.len() == 0
+	kind, usable := layout.External, c.port.cluster.Len()
+	fallback := p.Settings.LocalFallback && c.port.local.Len() == 0
 	switch {
 	case c.kind == clusterIP && p.InternalLocal && !fallback:
-		kind, usable = layout.InternalLocal, c.port.local.len()
+		kind, usable = layout.InternalLocal, c.port.local.Len()
 	case c.kind == clusterIP:
 		kind = layout.Internal
 	case p.ExternalLocal && fallback:
@@ -109,14 +110,19 @@ func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
 
 // choose names the chain that picks an endpoint, without session affinity.
 func choose(p layout.Policy, local bool) string {
-	list := endpointList{p.NodePort, local}
 	if p.List != 0 {
 		return layout.ListChain(p.List, local)
 	}
+	return balanceOf(p, local).Name()
+}
+
+// balanceOf returns the choice among the endpoints of one of the two lists that the policy uses.
+func balanceOf(p layout.Policy, local bool) lists.Balance {
+	b := lists.Balance{NodePort: p.NodePort, Local: local, Capacity: p.Cluster, Hash: p.Hash}
 	if local {
-		return balance{list, p.Local, p.Hash}.name()
+		b.Capacity = p.Local
 	}
-	return balance{list, p.Cluster, p.Hash}.name()
+	return b
 }
 
 // nextPolicies lists the policies whose chains the policy's own chain goes to.
@@ -132,21 +138,20 @@ func nextPolicies(p layout.Policy) []layout.Policy {
 
 // balancesOf lists the choosing chains that the policy's own chain goes to. With affinity or shared
 // lists they belong to the Service port.
-func balancesOf(p layout.Policy) []balance {
+func balancesOf(p layout.Policy) []lists.Balance {
 	if p.SourceRanges != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
-	cluster := balance{endpointList{p.NodePort, false}, p.Cluster, p.Hash}
-	local := balance{endpointList{p.NodePort, true}, p.Local, p.Hash}
+	cluster, local := balanceOf(p, false), balanceOf(p, true)
 	switch {
 	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
-		return []balance{cluster}
+		return []lists.Balance{cluster}
 	case p.Kind == layout.InternalLocal:
-		return []balance{local}
+		return []lists.Balance{local}
 	case p.Kind == layout.ExternalLocal && p.Local > 0:
-		return []balance{cluster, local}
+		return []lists.Balance{cluster, local}
 	case p.Kind == layout.ExternalLocal:
-		return []balance{cluster}
+		return []lists.Balance{cluster}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -100,10 +101,10 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 }
 
 // sameList reports whether a list was read as it is programmed.
-func sameList(got []netip.AddrPort, counts []int, want places) bool {
+func sameList(got []netip.AddrPort, counts []int, want lists.Places) bool {
 	found := make(map[netip.AddrPort]int)
-	for i := range want.len() {
-		found[want.at(i)]++
+	for i := range want.Len() {
+		found[want.At(i)]++
 	}
 	for i, ep := range got {
 		n := 1

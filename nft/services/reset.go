@@ -11,6 +11,6 @@ import (
 func (c claim) setReset(s *program) {
 	p := c.port.current
 	s.reset = p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP
-	dropped := s.policy.Kind == layout.Dropped || s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
+	dropped := s.policy.Kind == layout.Dropped || s.policy.Kind == layout.ExternalLocal && c.port.local.Len() == 0
 	s.policy.Resets = s.reset && dropped && p.ID.Protocol == tracker.TCP && !s.policy.Router
 }

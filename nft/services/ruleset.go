@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -53,11 +54,9 @@ type familyRules struct {
 	standing       int           // conflicts within contests
 	fresh          []Conflict    // not reported yet
 	ownerChanges   []OwnerChange // not reported yet
-	lists          listWriter
-	staged         []*sharedList // with something left to write or to remove
+	lists          *lists.Writer
 	siblings       map[serviceKey]*portState
 	joints         map[serviceKey][]*jointList
-	jointNames     map[string]bool // identities of joint lists
 	adoptedView    *readback.Table
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  []*frontendState
@@ -95,7 +94,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		numbers:        make(map[uint32]string),
 		siblings:       make(map[serviceKey]*portState),
 		joints:         make(map[serviceKey][]*jointList),
-		jointNames:     make(map[string]bool),
 		affinity:       config.affinitySettings(f),
 		affinityGroups: make(map[uint32]affinity.Group),
 		affinityPorts:  make(map[string]int),
@@ -103,7 +101,8 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		contests:       make(map[*frontendState]*contest),
 		overlaps:       newOverlaps(),
 	}
-	fr.lists.journal = fr.Journal
+	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,
+		Number: fr.numberOf, Free: func(number uint32) { delete(fr.numbers, number) }})
 	fr.departures = affinity.NewDepartures(f, fr.Journal)
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
 		fr.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
@@ -115,7 +114,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	}
 	for c := 1; c <= usualLocalLengths; c = tracker.Capacity(c + 1) {
 		fr.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
-		fr.acquireBalance(balance{endpointList{nodePort: true, local: true}, c, layout.NoHash})
+		fr.acquireBalance(lists.Balance{NodePort: true, Local: true, Capacity: c})
 	}
 	return fr
 }
@@ -160,7 +159,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	for _, f := range r.config.Families {
-		r.families[f].advance(r.Room(), r.work)
+		r.families[f].lists.Advance(r.Room(), r.work)
 	}
 	if delta.CIDRsChanged {
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
@@ -403,7 +402,7 @@ func (r *Ruleset) Committed() {
 	behind := r.Behind()
 	for _, family := range r.families {
 		family.Committed()
-		family.committedStaged()
+		family.lists.Committed()
 		family.adopted, family.adoptedView = nil, nil
 		// The many changes of a start leave large maps. They are given up, because a walk over a large
 		// map takes long even if it holds little.
@@ -426,41 +425,6 @@ func (r *Ruleset) Committed() {
 		}
 		clear(family.affinityGroups)
 	}
-}
-
-// adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
-// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
-// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
-// had; nil if there are none.
-func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *sharedList, cluster, local []netip.AddrPort) {
-	if fr.adopted == nil {
-		return nil, nil, nil
-	}
-	frontends := frontendsOf(p)
-	if len(frontends) >= manyFrontends || p.Settings.Maglev {
-		shared = &sharedList{number: fr.numberOf(listIdentity(p.ID)), id: p.ID}
-		table := fr.readAdopted()
-		cluster, shared.halves[0].table = table.SharedList(shared.number, false)
-		local, shared.halves[1].table = table.SharedList(shared.number, true)
-		if len(cluster)+len(local) == 0 {
-			delete(fr.numbers, shared.number)
-			shared = nil
-		}
-	}
-	for _, wanted := range frontends {
-		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
-		if held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
-			layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
-			continue
-		}
-		if cluster == nil {
-			cluster = fr.adopted.Sets[layout.EndpointsMapOf(f, false)].List(key)
-		}
-		if local == nil {
-			local = fr.adopted.Sets[layout.EndpointsMapOf(f, true)].List(key)
-		}
-	}
-	return shared, cluster, local
 }
 
 // verdict returns the policy's verdict. The elements of its frontends share one value.
@@ -516,28 +480,28 @@ func (fr *familyRules) release(p layout.Policy) {
 	}
 }
 
-func (fr *familyRules) acquireBalance(b balance) {
-	if use, ok := fr.chains[b.name()]; ok {
+func (fr *familyRules) acquireBalance(b lists.Balance) {
+	if use, ok := fr.chains[b.Name()]; ok {
 		use.users++
 		return
 	}
-	fr.chains[b.name()] = &chainUse{users: 1}
-	for _, next := range b.next() {
+	fr.chains[b.Name()] = &chainUse{users: 1}
+	for _, next := range b.Next() {
 		fr.acquireBalance(next)
 	}
-	for _, chain := range b.chains() {
+	for _, chain := range b.Chains() {
 		fr.PutChain(chain)
 	}
 }
 
-func (fr *familyRules) releaseBalance(b balance) {
-	if !fr.giveUp(b.name()) {
+func (fr *familyRules) releaseBalance(b lists.Balance) {
+	if !fr.giveUp(b.Name()) {
 		return
 	}
-	for _, chain := range b.chains()[1:] {
+	for _, chain := range b.Chains()[1:] {
 		fr.RemoveChain(chain.Name)
 	}
-	for _, next := range b.next() {
+	for _, next := range b.Next() {
 		fr.releaseBalance(next)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -16,10 +17,10 @@ type portState struct {
 	comment        string // names it
 	comments       comments
 	frontends      []wantedFrontend
-	cluster, local places // its endpoints
+	cluster, local lists.Places // its endpoints
 	affinity       portAffinity
 	sourceRanges   *sourceRanges    // of its Service; nil if it has none
-	list           *sharedList      // nil: it has direct lists, as nearly always
+	list           *lists.Shared    // nil: it has direct lists, as nearly always
 	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
 	left           *jointList       // joint before, while join works
 	wanted         setting          // what it is to become, while apply works
@@ -36,7 +37,7 @@ type program struct {
 	policy         layout.Policy
 	id             tracker.PortID
 	comment        string
-	cluster, local places         // the lists that the policy uses
+	cluster, local lists.Places   // the lists that the policy uses
 	updateChain    string         // the chain that updates affinity maps; empty without affinity
 	serving        tracker.Served // whose flows are left alone
 	reset          bool           // connections of TCP and SCTP to other endpoints end
@@ -62,7 +63,7 @@ func (c claim) serve(f tracker.Frontend) program {
 // setEndpoints says how an endpoint is chosen: by the chains of the Service port's session affinity, from the lists
 // that all its frontends share, or from the frontend's own lists.
 func (c claim) setEndpoints(s *program) {
-	var cluster, local places
+	var cluster, local lists.Places
 	switch s.policy.Kind {
 	case layout.Internal, layout.External, layout.ExternalFallback:
 		cluster = c.port.cluster
@@ -77,7 +78,7 @@ func (c claim) setEndpoints(s *program) {
 	if number == 0 {
 		s.cluster, s.local = cluster, local
 	}
-	s.policy.Cluster, s.policy.Local = min(cluster.len(), 1), min(local.len(), 1)
+	s.policy.Cluster, s.policy.Local = min(cluster.Len(), 1), min(local.Len(), 1)
 	switch {
 	case c.port.affinity.Number != 0:
 		s.policy.Affinity = c.port.affinity.Number
@@ -87,7 +88,7 @@ func (c claim) setEndpoints(s *program) {
 		s.policy.List = number
 	default:
 		s.policy.Hash = c.port.hash()
-		s.policy.Cluster, s.policy.Local = capacityOf(cluster, s.policy.Hash), capacityOf(local, s.policy.Hash)
+		s.policy.Cluster, s.policy.Local = cluster.Capacity(), local.Capacity()
 	}
 }
 
@@ -97,15 +98,15 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	var adopted affinity.Port
 	before, shown := port.frontends, port.current
 	if shown == nil && fr.adopted != nil && p.Affinity != 0 {
-		adopted = fr.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
+		adopted = fr.adoptedAffinity(p, port.cluster.Endpoints, port.local.Endpoints)
 	}
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
-	hash := port.hash()
-	if l := port.joint; l != nil {
-		port.cluster, port.local = l.halves[0].with(p.TargetPort), l.halves[1].with(p.TargetPort)
+	if port.joint != nil {
+		port.cluster, port.local = port.joint.Of(p.TargetPort)
 	} else {
-		port.cluster = limits.arrange(port.cluster, shown, p, hash, false)
-		port.local = limits.arrange(port.local, shown, p, hash, true)
+		by := limits.method(p)
+		port.cluster = lists.Arrange(port.cluster, shown, p, false, by)
+		port.local = lists.Arrange(port.local, shown, p, true, by)
 	}
 	var clusterIP netip.Addr
 	if shown != nil {
@@ -195,11 +196,11 @@ func (fr *familyRules) program(state *frontendState) {
 		}
 		fr.release(have.policy)
 	}
-	if have.cluster.len()+want.cluster.len() > 0 {
-		fr.lists.write(layout.EndpointsMapOf(f, false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
+	if have.cluster.Len()+want.cluster.Len() > 0 {
+		fr.lists.Write(layout.EndpointsMapOf(f, false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
-	if have.local.len()+want.local.len() > 0 {
-		fr.lists.write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
+	if have.local.Len()+want.local.Len() > 0 {
+		fr.lists.Write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
 		fr.programUpdates(f, want.updateChain)

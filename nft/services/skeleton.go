@@ -6,7 +6,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Config is what the ruleset depends on besides the cluster's objects. It is fixed for the
@@ -81,28 +80,6 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	}
 	return sets
 }
-
-// listsSet is the map for the shared lists of a number and protocol.
-func (c *Config) listsSet(number uint32, protocol tracker.Protocol) *nft.Set {
-	return &nft.Set{
-		Name: layout.ListsMap(number, protocol), Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
-		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Protocol: uint8(protocol), Counters: c.EndpointCounters,
-	}
-}
-
-// addressesSet and portsSet are the maps for the joint lists of a number.
-func (c *Config) addressesSet(number uint32) *nft.Set {
-	return &nft.Set{Name: layout.AddressesMap(number), Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
-		Data: []nft.Field{nft.FieldAddr}, Counters: c.EndpointCounters}
-}
-
-func (c *Config) portsSet(number uint32, protocol tracker.Protocol) *nft.Set {
-	return &nft.Set{Name: layout.PortsMap(number, protocol), Rank: listsRank,
-		Key: []nft.Field{nft.FieldIndex, nft.FieldPort}, Data: []nft.Field{nft.FieldPort}, Protocol: uint8(protocol)}
-}
-
-// listsRank puts the maps of shared lists after all sets that others look for.
-const listsRank = 2000
 
 // rangesRank plus the prefix length is the rank of a set of source ranges.
 const rangesRank = 100

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services/order"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -132,7 +132,7 @@ func (fr *familyRules) forgetRanges(g *sourceRanges) {
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
 func (fr *familyRules) changeRanges(g *sourceRanges, have, want []netip.Prefix) {
-	gone, come := order.Difference(have, want, netip.Prefix.Compare)
+	gone, come := lists.Difference(have, want, netip.Prefix.Compare)
 	for _, p := range gone {
 		fr.removeRange(g, p)
 	}

@@ -174,7 +174,7 @@ func TestStagedChangesThatOvertake(t *testing.T) {
 			fresh.Apply(tracker.Delta{Changed: want})
 			if diff := change.Diff(r.Want(), fresh.Want()); !diff.Empty() {
 				for id := range want {
-					t.Logf("%v: %+v, %+v", id, r.families[nft.IP].ports[id].list.number, fresh.families[nft.IP].ports[id].list.number)
+					t.Logf("%v: %+v, %+v", id, r.families[nft.IP].ports[id].list.Number, fresh.families[nft.IP].ports[id].list.Number)
 				}
 				t.Errorf("a restart writes %d operations, first: %s", len(diff.Ops), diff.Ops[0].Text())
 			}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -50,12 +50,9 @@ func (l limits) hash(p *tracker.ServicePort) layout.Hash {
 	return layout.HashAddressPort
 }
 
-// placesEach bounds the places of weights for each endpoint.
-func (l limits) placesEach(n int) int {
-	if l.withoutSlots {
-		return maglev.FewPlacesEach
-	}
-	return maglev.PlacesEach(n)
+// method is how an endpoint of p is chosen.
+func (l limits) method(p *tracker.ServicePort) lists.Method {
+	return lists.Method{Hash: l.hash(p), Rough: l.withoutSlots}
 }
 
 // updateLimits records which annotations of a Service port this node does not follow, why, and what helps. A nil port

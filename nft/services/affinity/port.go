@@ -8,7 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services/order"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -180,7 +180,7 @@ func (p *Port) Compare(q *Port) (c Change) {
 	for i := range q.Groups {
 		now := &q.Groups[i]
 		before := p.Find(now.Local, now.Port)
-		left, came := order.Difference(before.Members, now.Members, netip.Addr.Compare)
+		left, came := lists.Difference(before.Members, now.Members, netip.Addr.Compare)
 		for _, addr := range came {
 			c.Came = append(c.Came, Endpoint{now.Number, addr})
 		}
@@ -192,7 +192,7 @@ func (p *Port) Compare(q *Port) (c Change) {
 	for i := range p.Groups {
 		before := &p.Groups[i]
 		now := q.Find(before.Local, before.Port)
-		left, _ := order.Difference(before.Members, now.Members, netip.Addr.Compare)
+		left, _ := lists.Difference(before.Members, now.Members, netip.Addr.Compare)
 		for _, addr := range left {
 			c.Left = append(c.Left, Endpoint{before.Number, addr})
 			for j := range q.Groups {

@@ -1,22 +1,14 @@
-// Package order decides which index each endpoint has in a list, so that a change moves few endpoints:
-//
-//	list = order.Keep(list, before, want)
-//
-// before and want are the sorted endpoints before and after the change. KeepFound is Keep for a list that was read from
-// the kernel. Spread is for lists in which an endpoint may have several places. Difference compares two sorted lists.
-//
-// The functions depend on nothing but their arguments.
-package order
+package lists
 
 import (
 	"net/netip"
 	"slices"
 )
 
-// Keep returns the endpoints of want in an order that changes as little as possible of
+// keep returns the endpoints of want in an order that changes as little as possible of
 // have, which is an order of before: those that stay keep their index, new ones take the free
 // indexes, and only then do the last ones move into the holes that are left.
-func Keep(have, before, want []netip.AddrPort) []netip.AddrPort {
+func keep(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(have) == 0 {
 		return want
 	}
@@ -77,14 +69,14 @@ func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone,
 	return append(gone, before...), append(come, want...)
 }
 
-// KeepFound is Keep for a list that was found in the kernel, where it may have become
+// keepFound is keep for a list that was found in the kernel, where it may have become
 // anything: one that names an endpoint twice is no order to keep.
-func KeepFound(have, want []netip.AddrPort) []netip.AddrPort {
+func keepFound(have, want []netip.AddrPort) []netip.AddrPort {
 	before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare)
 	if len(slices.Compact(before)) < len(have) {
 		return want
 	}
-	return Keep(have, before, want)
+	return keep(have, before, want)
 }
 
 // fill closes the holes of a list with its last entries.
@@ -101,9 +93,9 @@ func fill(list []netip.AddrPort, holes []int) []netip.AddrPort {
 	return list
 }
 
-// Spread gives the endpoints of want, which is sorted, as many places as each is to have. What is in
+// spread gives the endpoints of want, which is sorted, as many places as each is to have. What is in
 // order in have stays where it is.
-func Spread(have, want []netip.AddrPort, due []int) []netip.AddrPort {
+func spread(have, want []netip.AddrPort, due []int) []netip.AddrPort {
 	n := 0
 	for _, places := range due {
 		n += places

@@ -1,4 +1,4 @@
-package services
+package lists
 
 import (
 	"net/netip"
@@ -12,6 +12,7 @@ import (
 // TestSlotsOfOthersStay: a node that leaves out an endpoint, and one that does not, agree on the slots of all others,
 // also where the table without the endpoint would have another size.
 func TestSlotsOfOthersStay(t *testing.T) {
+	hashed := Method{Hash: layout.HashAddress}
 	for _, weights := range [][]uint16{nil, {1, 2, 7, 1, 1, 3}} {
 		whole := &tracker.ServicePort{TargetPort: 8080, ClusterWeights: weights}
 		for i := range 6 {
@@ -26,13 +27,13 @@ func TestSlotsOfOthersStay(t *testing.T) {
 				without.ClusterWeights = slices.Delete(slices.Clone(weights), out, out+1)
 			}
 			without.LeftOut = []tracker.LeftOut{left}
-			before := limits{}.arrange(places{}, nil, whole, layout.HashAddress, false)
-			now := limits{}.arrange(before, whole, &without, layout.HashAddress, false)
-			if now.len() != before.len() {
-				t.Fatalf("%d slots, want %d", now.len(), before.len())
+			before := Arrange(Places{}, nil, whole, false, hashed)
+			now := Arrange(before, whole, &without, false, hashed)
+			if now.Len() != before.Len() {
+				t.Fatalf("%d slots, want %d", now.Len(), before.Len())
 			}
-			for slot := range before.len() {
-				was, is := before.at(slot), now.at(slot)
+			for slot := range before.Len() {
+				was, is := before.At(slot), now.At(slot)
 				if was.Addr() == left.Endpoint.Addr() {
 					if is == was {
 						t.Fatalf("slot %d stays with the endpoint that is left out", slot)
@@ -41,10 +42,10 @@ func TestSlotsOfOthersStay(t *testing.T) {
 					t.Fatalf("slot %d moves from %v to %v", slot, was, is)
 				}
 			}
-			again := limits{}.arrange(now, &without, whole, layout.HashAddress, false)
-			for slot := range before.len() {
-				if again.at(slot) != before.at(slot) {
-					t.Fatalf("slot %d has %v after the return, want %v", slot, again.at(slot), before.at(slot))
+			again := Arrange(now, &without, whole, false, hashed)
+			for slot := range before.Len() {
+				if again.At(slot) != before.At(slot) {
+					t.Fatalf("slot %d has %v after the return, want %v", slot, again.At(slot), before.At(slot))
 				}
 			}
 		}

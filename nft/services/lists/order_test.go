@@ -1,10 +1,12 @@
-package order
+package lists
 
 import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/nft/maglev"
 )
 
 func endpoints(last ...byte) (list []netip.AddrPort) {
@@ -30,7 +32,7 @@ func TestReorder(t *testing.T) {
 		{"repeated in what was adopted", endpoints(2, 2, 1), endpoints(1, 2, 3), endpoints(1, 2, 3)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if list := KeepFound(tt.have, tt.want); !slices.Equal(list, tt.list) {
+			if list := keepFound(tt.have, tt.want); !slices.Equal(list, tt.list) {
 				t.Errorf("got %v, want %v", list, tt.list)
 			}
 		})
@@ -43,14 +45,14 @@ func TestReorderMovesLittle(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		have, want := endpoints(sample(random)...), endpoints(slices.Sorted(slices.Values(sample(random)))...)
-		list := KeepFound(have, want)
+		list := keepFound(have, want)
 		if before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare); !slices.Equal(list,
-			Keep(have, before, want)) {
+			keep(have, before, want)) {
 			t.Fatalf("the two ways differ for %v and %v", have, want)
 		}
 		sorted := slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare)
 		if !slices.Equal(sorted, slices.SortedFunc(slices.Values(want), netip.AddrPort.Compare)) {
-			t.Fatalf("KeepFound(%v, %v) = %v has other endpoints", have, want, list)
+			t.Fatalf("keepFound(%v, %v) = %v has other endpoints", have, want, list)
 		}
 		came, went, moved := 0, 0, 0
 		for _, ep := range want {
@@ -66,7 +68,7 @@ func TestReorderMovesLittle(t *testing.T) {
 			}
 		}
 		if moved > max(0, went-came) {
-			t.Errorf("KeepFound(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved,
+			t.Errorf("keepFound(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved,
 				went, came)
 		}
 	}
@@ -77,4 +79,42 @@ func sample(random *rand.Rand) (some []byte) {
 		some = append(some, byte(i+1))
 	}
 	return some
+}
+
+// TestWeightsThatChange: a change of weights keeps what it can.
+func TestWeightsThatChange(t *testing.T) {
+	have := []netip.AddrPort(nil)
+	all := endpoints(1, 2, 3)
+	for _, step := range []struct {
+		weights []uint16
+		writes  int // places that are others than before, or gone
+	}{
+		{[]uint16{1, 2, 7}, 10},
+		{[]uint16{1, 2, 7}, 0},
+		{[]uint16{1, 3, 7}, 1},
+		{[]uint16{2, 6, 14}, 0}, // the same shares
+		{[]uint16{1, 3, 2}, 6},
+		{[]uint16{3, 3, 3}, 4}, // the last place of each of three goes, and one moves
+	} {
+		list := spread(have, all, maglev.Places(step.weights, maglev.PlacesEach(3)))
+		writes := 0
+		for i := range max(len(list), len(have)) {
+			if i >= len(list) || i >= len(have) || list[i] != have[i] {
+				writes++
+			}
+		}
+		counts := make(map[netip.AddrPort]int)
+		for _, ep := range list {
+			counts[ep]++
+		}
+		for i, n := range maglev.Places(step.weights, maglev.PlacesEach(3)) {
+			if counts[all[i]] != n {
+				t.Errorf("weights %d: %d places of endpoint %d, want %d", step.weights, counts[all[i]], i, n)
+			}
+		}
+		if writes > step.writes {
+			t.Errorf("weights %d: %d places are written, want at most %d", step.weights, writes, step.writes)
+		}
+		have = list
+	}
 }

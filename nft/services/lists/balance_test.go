@@ -1,9 +1,7 @@
-package services
+package lists
 
 import (
-	"fmt"
 	"math"
-	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +20,9 @@ func TestCapacity(t *testing.T) {
 	}
 	for n := 1; n < 5000; n++ {
 		c := tracker.Capacity(n)
-		p := balance{capacity: c}
-		if n > c || tracker.Capacity(c) != c || c-n > max(3, n/4) || c > exactLengths && p.lower().capacity >= n {
-			t.Errorf("list of %d: capacity %d, below that %d", n, c, p.lower().capacity)
+		p := Balance{Capacity: c}
+		if n > c || tracker.Capacity(c) != c || c-n > max(3, n/4) || c > exactLengths && p.lower().Capacity >= n {
+			t.Errorf("list of %d: capacity %d, below that %d", n, c, p.lower().Capacity)
 		}
 	}
 }
@@ -33,7 +31,7 @@ func TestCapacity(t *testing.T) {
 func TestChoiceIsUniform(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 9, 10, 13, 16, 17, 29, 33, 57, 64, 65, 97, 513, 1000, 1025} {
 		d := newDistribution(n)
-		left := d.follow(balance{capacity: tracker.Capacity(n)}.name(), 1)
+		left := d.follow(Balance{Capacity: tracker.Capacity(n)}.Name(), 1)
 		if left > 0 {
 			t.Errorf("list of %d: %g of the connections come to no endpoint", n, left)
 		}
@@ -52,11 +50,19 @@ type distribution struct {
 }
 
 func newDistribution(n int) *distribution {
-	p := clusterPort(0, n)
-	p.ID.Service, p.ClusterIP = fmt.Sprintf("list-%d", n), netip.MustParseAddr("10.96.0.1")
-	r := newFamily(&Config{}, nft.IP)
-	r.setPort(r.portOf(p), setting{ServicePort: p})
-	return &distribution{table: r.Table, chance: make([]float64, n)}
+	d := &distribution{table: nft.NewTable(nft.IP), chance: make([]float64, n)}
+	d.declare(Balance{Capacity: tracker.Capacity(n)})
+	return d
+}
+
+// declare adds the chains of a choice to the table.
+func (d *distribution) declare(b Balance) {
+	for _, chain := range b.Chains() {
+		d.table.Chains[chain.Name] = chain
+	}
+	for _, next := range b.Next() {
+		d.declare(next)
+	}
 }
 
 // follow sends a share of the connections into a chain and returns what comes back from it.

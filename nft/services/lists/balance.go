@@ -1,4 +1,4 @@
-package services
+package lists
 
 import (
 	"math/bits"
@@ -10,44 +10,42 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// An endpointList says in which of the maps of a protocol a list of endpoints is.
-type endpointList struct{ nodePort, local bool }
-
-// name is what stands in the names of the choosing chains before the capacity.
-func (l endpointList) name() string {
-	if l.nodePort {
-		return "node-port-" + layout.LocalInfix(l.local)
-	}
-	return layout.LocalInfix(l.local)
-}
-
-// A balance names the chains that choose among the endpoints of a list of some capacity, by chance or
-// by a hash of the client.
-type balance struct {
-	list     endpointList
-	capacity int
-	hash     layout.Hash
+// A Balance names the chains that choose among the endpoints of a list of some capacity, by chance or
+// by a hash of the client. Frontends whose lists have one balance share its chains.
+type Balance struct {
+	NodePort, Local bool // in which of the maps of a protocol the lists are
+	Capacity        int  // as Places.Capacity returns it
+	Hash            layout.Hash
 }
 
 // exactLengths is the length up to which every endpoint is exactly as likely as the others.
 const exactLengths = 16
 
-// name returns the name of the chain that chooses.
-func (b balance) name() string {
-	if b.hash != layout.NoHash {
-		return b.hash.Infix() + b.list.name() + strconv.Itoa(b.capacity)
+// Name returns the name of the chain that chooses.
+func (b Balance) Name() string {
+	if b.Hash != layout.NoHash {
+		return b.Hash.Infix() + b.suffix()
 	}
-	return "pick-" + b.list.name() + strconv.Itoa(b.capacity)
+	return "pick-" + b.suffix()
+}
+
+// suffix ends the names of the chains.
+func (b Balance) suffix() string {
+	suffix := layout.LocalInfix(b.Local) + strconv.Itoa(b.Capacity)
+	if b.NodePort {
+		suffix = "node-port-" + suffix
+	}
+	return suffix
 }
 
 // drawName returns the name of the chain that draws an index below the capacity, and comes back if
 // there is no endpoint of that index.
-func (b balance) drawName() string { return "draw-" + b.list.name() + strconv.Itoa(b.capacity) }
+func (b Balance) drawName() string { return "draw-" + b.suffix() }
 
 // maxDraws is how often an index is drawn for a long list.
 const maxDraws = 5
 
-// chains declares the chains that the choice is made of.
+// Chains declares the chains that the choice is made of. The first is the one with the name of the balance.
 //
 // An index that is drawn below m, where the list has n endpoints and m is no less, belongs to
 // one of the n, each equally likely, or to none. Then the rule does not apply, and
@@ -62,36 +60,36 @@ const maxDraws = 5
 // first one is looked up twice: an endpoint that is replaced is an element that is deleted
 // and added, and a lookup in that instant may find neither. One connection in some millions
 // was lost before; this is the likely way.
-func (b balance) chains() []*nft.Chain {
-	chain := &nft.Chain{Name: b.name()}
+func (b Balance) Chains() []*nft.Chain {
+	chain := &nft.Chain{Name: b.Name()}
 	switch {
-	case b.hash != layout.NoHash: // every slot is there, but the instants that are described above
-		chain.Rules = append(b.draw(b.capacity, b.capacity), nft.Rule{nft.Goto(b.first().name())})
+	case b.Hash != layout.NoHash: // every slot is there, but the instants that are described above
+		chain.Rules = append(b.draw(b.Capacity, b.Capacity), nft.Rule{nft.Goto(b.first().Name())})
 		return []*nft.Chain{chain}
-	case b.capacity == 1:
+	case b.Capacity == 1:
 		chain.Rules = append(b.draw(1, 1), nft.Rule{nft.Drop})
 		return []*nft.Chain{chain}
-	case b.capacity > exactLengths:
+	case b.Capacity > exactLengths:
 		again := nft.Rule{nft.Jump(b.drawName())}
 		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(b.below())},
-			nft.Rule{nft.Goto(b.first().name())})
-		return []*nft.Chain{chain, {Name: b.drawName(), Rules: b.draw(b.capacity)}}
+			nft.Rule{nft.Goto(b.first().Name())})
+		return []*nft.Chain{chain, {Name: b.drawName(), Rules: b.draw(b.Capacity)}}
 	}
 	var moduli []int
-	for modulus := b.capacity; modulus >= b.shortest(); modulus-- {
+	for modulus := b.Capacity; modulus >= b.shortest(); modulus-- {
 		moduli = append(moduli, modulus)
 	}
-	chain.Rules = append(b.draw(moduli...), nft.Rule{nft.Goto(b.first().name())})
+	chain.Rules = append(b.draw(moduli...), nft.Rule{nft.Goto(b.first().Name())})
 	return []*nft.Chain{chain}
 }
 
 // draw translates to the endpoint whose index is drawn below the first modulus, if there is one; else below the next.
-func (b balance) draw(moduli ...int) (rules []nft.Rule) {
+func (b Balance) draw(moduli ...int) (rules []nft.Rule) {
 	for _, protocol := range nft.TransportNumbers {
-		m := layout.EndpointMap{NodePort: b.list.nodePort, Local: b.list.local, Protocol: tracker.Protocol(protocol)}
+		m := layout.EndpointMap{NodePort: b.NodePort, Local: b.Local, Protocol: tracker.Protocol(protocol)}
 		for _, modulus := range moduli {
-			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, indexBelow(modulus, b.hash)}
-			if b.list.nodePort {
+			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, indexBelow(modulus, b.Hash)}
+			if b.NodePort {
 				key = key[1:]
 			}
 			rules = append(rules, nft.Rule{nft.DNATFrom{Key: key, Map: m.Name(), Protocol: protocol}})
@@ -109,33 +107,33 @@ func indexBelow(modulus int, hash layout.Hash) nft.Part {
 }
 
 // shortest is the length of the shortest list of the capacity, of those up to exactLengths.
-func (b balance) shortest() int { return max(2, b.capacity-3) }
+func (b Balance) shortest() int { return max(2, b.Capacity-3) }
 
 // first is the choice of the first endpoint, lower that among as many as the next lower
 // power of two.
-func (b balance) first() balance { return balance{list: b.list, capacity: 1} }
+func (b Balance) first() Balance { return Balance{NodePort: b.NodePort, Local: b.Local, Capacity: 1} }
 
-func (b balance) lower() balance {
-	return balance{list: b.list, capacity: 1 << (bits.Len(uint(b.capacity-1)) - 1)}
+func (b Balance) lower() Balance {
+	return Balance{NodePort: b.NodePort, Local: b.Local, Capacity: 1 << (bits.Len(uint(b.Capacity-1)) - 1)}
 }
 
 // below is the chain that draws below the next lower power of two.
-func (b balance) below() string {
-	if lower := b.lower(); lower.capacity > exactLengths {
+func (b Balance) below() string {
+	if lower := b.lower(); lower.Capacity > exactLengths {
 		return lower.drawName()
 	}
-	return b.lower().name()
+	return b.lower().Name()
 }
 
-// next lists the choices whose chains the chains of b go to.
-func (b balance) next() []balance {
+// Next lists the choices whose chains the chains of b go to.
+func (b Balance) Next() []Balance {
 	switch {
-	case b.hash != layout.NoHash:
-		return []balance{b.first()}
-	case b.capacity == 1:
+	case b.Hash != layout.NoHash:
+		return []Balance{b.first()}
+	case b.Capacity == 1:
 		return nil
-	case b.capacity > exactLengths:
-		return []balance{b.first(), b.lower()}
+	case b.Capacity > exactLengths:
+		return []Balance{b.first(), b.lower()}
 	}
-	return []balance{b.first()}
+	return []Balance{b.first()}
 }

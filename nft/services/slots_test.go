@@ -15,8 +15,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/maglev"
-	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -94,44 +92,6 @@ func TestSlotsThatChange(t *testing.T) {
 	}
 	if got := batch.ElementCount(); got != 2*changed || changed < 160 || changed > 160+16001*3/100 {
 		t.Errorf("%d slots change in %d elements", changed, got)
-	}
-}
-
-// TestWeightsThatChange: a change of weights keeps what it can.
-func TestWeightsThatChange(t *testing.T) {
-	have := []netip.AddrPort(nil)
-	all := clusterPort(0, 3).Cluster
-	for _, step := range []struct {
-		weights []uint16
-		writes  int // places that are others than before, or gone
-	}{
-		{[]uint16{1, 2, 7}, 10},
-		{[]uint16{1, 2, 7}, 0},
-		{[]uint16{1, 3, 7}, 1},
-		{[]uint16{2, 6, 14}, 0}, // the same shares
-		{[]uint16{1, 3, 2}, 6},
-		{[]uint16{3, 3, 3}, 4}, // the last place of each of three goes, and one moves
-	} {
-		list := order.Spread(have, all, maglev.Places(step.weights, maglev.PlacesEach(3)))
-		writes := 0
-		for i := range max(len(list), len(have)) {
-			if i >= len(list) || i >= len(have) || list[i] != have[i] {
-				writes++
-			}
-		}
-		counts := make(map[netip.AddrPort]int)
-		for _, ep := range list {
-			counts[ep]++
-		}
-		for i, n := range maglev.Places(step.weights, maglev.PlacesEach(3)) {
-			if counts[all[i]] != n {
-				t.Errorf("weights %d: %d places of endpoint %d, want %d", step.weights, counts[all[i]], i, n)
-			}
-		}
-		if writes > step.writes {
-			t.Errorf("weights %d: %d places are written, want at most %d", step.weights, writes, step.writes)
-		}
-		have = list
 	}
 }
 

@@ -1,0 +1,105 @@
+package services
+
+import (
+	"net/netip"
+
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/nft/services/lists"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an
+// address of a load balancer and an external IP are fewer.
+const manyFrontends = tracker.ManyFrontends
+
+// manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
+// them until they would be half of that, so that an endpoint that comes and goes does not move them each time. Where a
+// hash chooses, a table of manySlots or more is always shared, so that a change of its size can be staged; most tables
+// are smaller, and their Service ports share chains. Random tests lower both.
+var manyPlaces, manySlots = tracker.JointFrom, tracker.StagedSlots
+
+// shares reports whether a Service port is to have shared lists.
+func (p *portState) shares() bool {
+	if p.hash() != layout.NoHash && max(p.cluster.Len(), p.local.Len()) >= manySlots {
+		return true
+	}
+	places := len(p.frontends) * (p.cluster.Len() + p.local.Len())
+	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
+}
+
+// setList gives a Service port shared lists with its endpoints, or takes them away.
+func (fr *familyRules) setList(port *portState, shared bool) {
+	switch {
+	case shared:
+		if port.list == nil {
+			port.list = fr.lists.NewShared(port.current.ID)
+		}
+		fr.lists.SetShared(port.list, port.comment, port.hash(), port.cluster, port.local)
+	case port.list != nil:
+		fr.lists.RemoveShared(port.list)
+		port.list = nil
+	}
+}
+
+// listNumber is the number of the lists that all frontends of a Service port share; 0 if each has lists of its own.
+func (p *portState) listNumber() uint32 {
+	if p.joint != nil {
+		return p.joint.Number
+	}
+	if p.list != nil {
+		return p.list.Number
+	}
+	return 0
+}
+
+// adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
+// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
+// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
+// had; nil if there are none.
+func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared, cluster, local []netip.AddrPort) {
+	if fr.adopted == nil {
+		return nil, nil, nil
+	}
+	frontends := frontendsOf(p)
+	if len(frontends) >= manyFrontends || p.Settings.Maglev {
+		shared, cluster, local = fr.lists.AdoptShared(p.ID, fr.readAdopted())
+	}
+	for _, wanted := range frontends {
+		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
+		if held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
+			layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
+			continue
+		}
+		if cluster == nil {
+			cluster = fr.adopted.Sets[layout.EndpointsMapOf(f, false)].List(key)
+		}
+		if local == nil {
+			local = fr.adopted.Sets[layout.EndpointsMapOf(f, true)].List(key)
+		}
+	}
+	return shared, cluster, local
+}
+
+// readAdopted is what the kernel held at start, seen as Services.
+func (fr *familyRules) readAdopted() readback.Table {
+	if fr.adoptedView == nil {
+		view := readback.New(fr.adopted)
+		fr.adoptedView = view
+	}
+	return *fr.adoptedView
+}
+
+// stagedFrom is from how many differing elements on a change of a slot table is staged. Tests lower it.
+var stagedFrom = tracker.CommitElements
+
+// Unfinished reports whether the next call of Apply has more to do, whatever delta it gets: a long slot table is being
+// written or removed.
+func (r *Ruleset) Unfinished() bool {
+	for _, family := range r.families {
+		if family.lists.Unfinished() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,132 @@
+package lists
+
+import (
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+)
+
+// A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must
+// not find half of it. So a long change is staged: the new table is written under another number, some elements with
+// each commit, while packets find the old one. One commit makes the chain use the new table, and the commits after that
+// remove the old one. Meanwhile changes of other Services are committed as always.
+type staged struct {
+	want    Places // what is being written to the other table; zero: nothing
+	written int    // of want
+	// held is how many elements stand in each table: from index 0 on, whatever they are.
+	held [2]int
+	// switched says that the chain uses another table from the next commit on. Until then the old one stays: a packet
+	// that is under way may have read the chain's old rules.
+	switched bool
+}
+
+// stages reports whether a change of a list is to be staged.
+func (w *Writer) stages(h *half, want Places) bool {
+	if !w.journal.Tracking() || h.shown.slots == nil && want.slots == nil || h.shown.is(want) {
+		return false
+	}
+	differing := max(h.shown.Len(), want.Len()) - min(h.shown.Len(), want.Len())
+	for i := 0; i < min(h.shown.Len(), want.Len()) && differing <= w.settings.StagedFrom; i++ {
+		if h.shown.At(i) != want.At(i) {
+			differing++
+		}
+	}
+	return differing > w.settings.StagedFrom
+}
+
+// meanwhile is what packets find until want stands in the other table: what is shown, without the endpoints that have
+// left. Where nothing is shown yet, endpoints are chosen by chance.
+func meanwhile(shown, want Places) Places {
+	if shown.slots == nil || want.Len() == 0 {
+		return Places{Endpoints: want.Endpoints, target: want.target}
+	}
+	at, stay := make([]int, len(shown.Endpoints)), want.all()
+	for i, ep := range shown.all() {
+		at[i] = slices.Index(stay, ep)
+	}
+	slots := make([]uint16, len(shown.slots))
+	for i, slot := range shown.slots {
+		if slots[i] = uint16(i % len(want.Endpoints)); at[slot] >= 0 {
+			slots[i] = uint16(at[slot])
+		}
+	}
+	return Places{Endpoints: want.Endpoints, slots: slots, target: want.target}
+}
+
+// Advance writes and removes up to n elements of slot tables whose change is staged. It adds to work what it has done
+// for each namespace.
+func (w *Writer) Advance(n int, work map[string]int) {
+	for range len(w.staged) {
+		if n <= 0 {
+			break
+		}
+		s, before := w.staged[0], n
+		w.staged = w.staged[1:]
+		for i := range s.halves {
+			n = w.advanceHalf(s, &s.halves[i], n)
+		}
+		work[s.id.Namespace] += before - n
+		switch {
+		case s.unfinished():
+			w.staged = append(w.staged, s)
+		case s.removed:
+			w.free(s)
+		}
+	}
+}
+
+// advanceHalf is Advance for one of the two lists.
+func (w *Writer) advanceHalf(s *Shared, h *half, n int) int {
+	set := layout.ListsMap(s.Number, s.id.Protocol)
+	if st := &h.staged; st.want.Len() > 0 {
+		other, each := h.table.Other(), 1
+		if st.written < st.held[other] { // what is replaced is removed and added
+			each = 2
+		}
+		to := min(st.want.Len(), st.written+n/each)
+		w.writeFrom(set, layout.ListKey(s.Number, h.local, other), s.comment, st.want, st.written, to)
+		n -= each * (to - st.written)
+		st.written, st.held[other] = to, max(st.held[other], to)
+		if to < st.want.Len() {
+			return n
+		}
+		h.table, h.shown, st.want, st.written = other, st.want, Places{}, 0
+		st.switched = true
+		w.choose(s, h)
+	}
+	if h.staged.switched {
+		return n
+	}
+	for t := range h.staged.held {
+		table, keep := layout.ListTable(t), 0
+		if table == h.table {
+			keep = h.shown.Len()
+		}
+		for held := &h.staged.held[t]; *held > keep && n > 0; n-- {
+			*held--
+			w.journal.Remove(set, nft.IndexedKey(layout.ListKey(s.Number, h.local, table), *held))
+		}
+	}
+	w.choose(s, h)
+	return n
+}
+
+// unfinished reports whether something of the lists is to be written or removed.
+func (s *Shared) unfinished() bool {
+	return slices.ContainsFunc(s.halves[:], func(h half) bool {
+		return h.staged.want.Len() > 0 || h.staged.held[h.table] > h.shown.Len() || h.staged.held[h.table.Other()] > 0
+	})
+}
+
+// Unfinished reports whether the next call of Advance has something to do.
+func (w *Writer) Unfinished() bool { return len(w.staged) > 0 }
+
+// Committed says that the kernel has what the last calls of Advance have done.
+func (w *Writer) Committed() {
+	for _, s := range w.staged {
+		for i := range s.halves {
+			s.halves[i].staged.switched = false
+		}
+	}
+}
