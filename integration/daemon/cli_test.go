@@ -102,7 +102,7 @@ func TestWithoutPrivilege(t *testing.T) {
 			"was changed\n"}
 	got := runUnprivileged(t, examples...)
 	line, rest, _ := strings.Cut(got.Stderr, "\n") // the log begins with what starts
-	if !strings.Contains(line, `"msg":"starting"`) {
+	if !strings.Contains(line, `"msg":"kube-nft starts"`) {
 		t.Errorf("the log begins with %s", line)
 	}
 	got.Stderr = rest

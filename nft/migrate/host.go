@@ -107,7 +107,7 @@ func (h Host) sysctls() (checks []Check) {
 	look("net.bridge.bridge-nf-call-iptables", func(value string, c *Check) {
 		if c.Means = "bridged packets pass our chains as well"; value == "0" {
 			c.Level = Note
-			c.Means = "replies between pods on one bridge bypass translation; it was so with kube-proxy"
+			c.Means = "replies between pods on one bridge bypass translation, as with kube-proxy"
 			c.Do = "sysctl -w net.bridge.bridge-nf-call-iptables=1 if pods share a bridge"
 		}
 	})

@@ -114,7 +114,7 @@ func (e *explainer) whyNot() string {
 	case p.Kind == layout.ExternalLocal:
 		return "external traffic policy Local keeps the client's address"
 	}
-	return "pods are not recognised (no cluster CIDR), so no client of a cluster IP is"
+	return "kube-nft cannot recognise pods (no cluster CIDR), so it masquerades no connection to a cluster IP"
 }
 
 func (e *explainer) fromPod(pods layout.PodMatch) bool {

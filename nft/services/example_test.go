@@ -65,5 +65,5 @@ func Example_explain() {
 	// Frontend: cluster IP 10.96.0.10:80/tcp of Service shop/web
 	// Policy: all endpoints
 	// Endpoints: 10.244.0.5:8080
-	// Masquerade: no: pods are not recognised (no cluster CIDR), so no client of a cluster IP is
+	// Masquerade: no: kube-nft cannot recognise pods (no cluster CIDR), so it masquerades no connection to a cluster IP
 }

@@ -354,10 +354,9 @@ func TestRoute(t *testing.T) {
 			t.Errorf("changed %v, %v; want %v", changed, err, want)
 		}
 	}
-	const exposure = "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's " +
-		"iptables mode leave it, and no rule of kube-nft's " +
-		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w " +
-		"net.ipv4.conf.all.route_localnet=0"
+	const exposure = "the sysctl net.ipv4.conf.all.route_localnet is 1; --localhost-nodeports and kube-proxy's " +
+		"iptables mode set it. No rule of kube-nft drops connections from other hosts to 127.0.0.1. If no program on this " +
+		"node needs the sysctl: sysctl -w net.ipv4.conf.all.route_localnet=0"
 	if text := Exposure(root); text != exposure {
 		t.Errorf("got %s\nwant %s", text, exposure)
 	}

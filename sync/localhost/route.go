@@ -37,10 +37,9 @@ func Exposure(root string) string {
 	if on, _ := routed(filepath.Join(root, routeLocalnet)); !on {
 		return ""
 	}
-	return "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode " +
-		"leave it, and no rule of kube-nft's " +
-		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w " +
-		"net.ipv4.conf.all.route_localnet=0"
+	return "the sysctl net.ipv4.conf.all.route_localnet is 1; --localhost-nodeports and kube-proxy's iptables mode set " +
+		"it. No rule of kube-nft drops connections from other hosts to 127.0.0.1. If no program on this node needs the " +
+		"sysctl: sysctl -w net.ipv4.conf.all.route_localnet=0"
 }
 
 // routed reports whether the sysctl is set.

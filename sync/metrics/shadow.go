@@ -16,7 +16,7 @@ type Shadow struct {
 
 var (
 	shadowDifferencesDesc = prometheus.NewDesc("kube_nft_shadow_differences",
-		"Differences between kube-proxy's rules and what kube-nft would have, that last. Only with --mode=shadow.",
+		"Lasting differences between kube-proxy's rules and those that kube-nft would have. Only with --mode=shadow.",
 		[]string{labelKind}, nil)
 	shadowFrontendsDesc = prometheus.NewDesc("kube_nft_shadow_frontends",
 		"Frontends that kube-proxy served at the last comparison. Only with --mode=shadow.", nil, nil)

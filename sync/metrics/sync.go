@@ -111,7 +111,7 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		bytes:    counter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
 		retries:  counter("kube_nft_sync_retries_total", "Failed syncs that kube-nft retries."),
 		repairs: counter("kube_nft_repairs_total",
-			"Repairs: syncs that found changes by another program in the tables of kube-nft and wrote to them. A "+
+			"Repairs: syncs that undid changes by another program in the tables of kube-nft. A "+
 				"Service that changes at the same moment can count as one."),
 		reviews: counter("kube_nft_reviews_total",
 			"Syncs that compared the tables with the wanted ones, because another program may have changed them."),

@@ -140,8 +140,8 @@ takeoverDrainTimeout: 24h0m0s
 }
 
 // aSecond is what is said of kube-proxy's default.
-const aSecond = ".minSyncPeriod 1s: changes wait for up to a second, as with kube-proxy, whose default it is; leave " +
-	"it out for 1ms, or say it in KubeNFTConfiguration as minSyncPeriod"
+const aSecond = ".minSyncPeriod 1s: changes wait for up to a second, as with kube-proxy, whose default it is; remove " +
+	"the field for 1ms, or set minSyncPeriod in KubeNFTConfiguration"
 
 // TestFilesOfKubeProxy reads files as tools write them.
 func TestFilesOfKubeProxy(t *testing.T) {

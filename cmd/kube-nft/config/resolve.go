@@ -86,8 +86,8 @@ func (r *reading) merge(file *document) {
 	if field := r.fields["min-sync-period"]; strings.HasSuffix(field, ".minSyncPeriod") &&
 		r.proxy.NFTables.MinSyncPeriod.Duration == proxyMinSyncPeriod {
 		r.notices = append(r.notices,
-			fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out "+
-				"for %s, or say it in %s as minSyncPeriod",
+			fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; remove "+
+				"the field for %s, or set minSyncPeriod in %s",
 				r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
 	// kube-proxy's default is true, too: the file does not show whether an operator chose it.

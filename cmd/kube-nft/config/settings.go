@@ -94,7 +94,7 @@ var settings = []setting{
 		usage: "what happens to TCP and SCTP connections to an endpoint that was removed from its Service: keep or " +
 			"reset; kube-nft.io/connections-of-departed on a Service takes precedence"},
 	{flag: "eject-endpoints", field: "ejectEndpoints", stage: alpha,
-		usage: "give endpoints that do not answer TCP connections no new ones for a while; kube-nft.io/eject on a " +
+		usage: "send no new connections for a while to endpoints that do not answer TCP; kube-nft.io/eject on a " +
 			"Service takes precedence"},
 	{flag: "ping-vips", field: "pingVIPs",
 		usage: "let the cluster, load-balancer and external IPs of Services with endpoints respond to ping; " +

@@ -127,9 +127,9 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader, apply *apply) e
 		return context.Cause(working)
 	}
 	if d.shadow == nil {
-		d.log.Info("ending; the rules stay")
+		d.log.Info("kube-nft ends; its rules stay in force")
 	} else {
-		d.log.Info("ending")
+		d.log.Info("kube-nft ends")
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (d *daemon) useKernel(ctx context.Context) error {
 	d.kernel, d.families, d.lacks = client, nft.Families[:], features.Lacks
 	if !features.IP6 {
 		d.families = []nft.Family{nft.IP}
-		d.log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
+		d.log.Warn("kube-nft does not serve IPv6 Services: this kernel has no IPv6 nat")
 	}
 	d.owned = d.config.TableOwnership && features.OwnerPersist
 	if d.config.TableOwnership && !d.owned {
@@ -217,6 +217,6 @@ func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, 
 	if !reader.Follow(ctx, c, problem) {
 		return nil
 	}
-	log.Info("exiting, so that a restart reads the changed configuration", zap.String("file", c.File))
+	log.Info("kube-nft exits, so that a restart reads the changed configuration", zap.String("file", c.File))
 	return ErrConfigChanged
 }

@@ -24,7 +24,7 @@ type localhostPorts struct {
 func newLocalhostPorts(ctx context.Context, c *config.Config, log *zap.Logger) *localhostPorts {
 	l := &localhostPorts{log: log, route: c.LocalhostNodePorts}
 	if exposure := localhost.Exposure(sysctlRoot); !l.route && exposure != "" {
-		log.Warn("hosts on this network may reach what listens at loopback addresses", zap.String("notice", exposure))
+		log.Warn("hosts on this network may reach programs that listen at loopback addresses", zap.String("notice", exposure))
 	}
 	var addrs []netip.Addr
 	for _, family := range c.LocalhostProxies {

@@ -27,7 +27,7 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 // logStart logs which kube-nft starts, and the notices of its settings.
 func logStart(c *config.Config, log *zap.Logger) {
 	build := config.Build()
-	log.Info("starting", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
+	log.Info("kube-nft starts", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
 		zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
 	c.LogNotices(log)
 }

@@ -237,7 +237,7 @@ func (s *syncer) options(ctx context.Context) proxysync.Options {
 func (s *syncer) run(ctx context.Context) error {
 	d := s.daemon
 	if table, err := conntrack.Open(); err != nil {
-		d.log.Warn("stale conntrack entries will not be deleted", zap.Error(err))
+		d.log.Warn("kube-nft will not delete stale conntrack entries", zap.Error(err))
 	} else {
 		defer table.Close()
 		s.loop.CleanFlows(conntrack.NewReconciler(table))

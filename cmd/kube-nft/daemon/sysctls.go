@@ -32,8 +32,8 @@ func setScore(score int, log *zap.Logger) {
 func logScore(path string, score int, refusal error, log *zap.Logger) {
 	text, _ := os.ReadFile(path)
 	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
-		log.Info("oom_score_adj stays unchanged", zap.Int("want", score), zap.Int("have", have),
-			zap.Error(refusal))
+		log.Info("cannot set oom_score_adj; its present value protects kube-nft as well", zap.Int("want", score),
+			zap.Int("have", have), zap.Error(refusal))
 		return
 	}
 	log.Warn("cannot set oom_score_adj: the kernel may kill this process when memory runs out",
@@ -60,7 +60,7 @@ func Prepare(ctx context.Context, c *config.Config, stderr io.Writer) error {
 func tuneConntrack(c *config.Config, log *zap.Logger) {
 	cpus, err := conntrack.OnlineCPUs(onlineCPUs)
 	if err != nil {
-		log.Warn("conntrack limits are not set", zap.Error(err))
+		log.Warn("kube-nft does not set the conntrack limits", zap.Error(err))
 		return
 	}
 	sysctls := conntrack.Apply(c.Conntrack, sysctlRoot, cpus)

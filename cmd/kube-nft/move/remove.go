@@ -93,9 +93,9 @@ func warnExposed(back bool, notice func(string)) {
 	switch exposure := localhost.Exposure("/proc/sys"); {
 	case exposure == "":
 	case back:
-		notice("the sysctl net.ipv4.conf.all.route_localnet is 1. kube-proxy's iptables mode needs that for node ports at " +
-			"127.0.0.1, and keeps other hosts out. Its other modes do neither: with them, and unless something else on " +
-			"this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0")
+		notice("the sysctl net.ipv4.conf.all.route_localnet is 1. kube-proxy's iptables mode needs it for node ports at " +
+			"127.0.0.1, and drops connections from other hosts to 127.0.0.1. Its other modes do neither. If kube-proxy has " +
+			"another mode, and no other program on this node needs the sysctl: sysctl -w net.ipv4.conf.all.route_localnet=0")
 	default:
 		notice(exposure)
 	}

@@ -22,7 +22,7 @@ func TestCleanupWarnsOfRouteLocalnet(t *testing.T) {
 		}
 		got = ""
 		warnExposed(true, func(text string) { got += text })
-		if said := strings.Contains(got, "kube-proxy's iptables mode needs that"); said != (value == "1") {
+		if said := strings.Contains(got, "kube-proxy's iptables mode needs it"); said != (value == "1") {
 			t.Errorf("with %s, rollback says %q", value, got)
 		}
 	}

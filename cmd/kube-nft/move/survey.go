@@ -63,8 +63,8 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience ti
 	defer cancel()
 	if s.problem = c.Fill(filling, t, log); s.problem != nil {
 		check := migrate.NotSeen("Services", s.problem)
-		check.Means = "without them it is not known what would be lost, and the addresses of node ports depend on the Node " +
-			"object"
+		check.Means = "without them kube-nft does not know which frontends it would not serve; the addresses of node ports " +
+			"depend on the Node object"
 		check.Do = "give the settings of the daemon: --config, --kubeconfig or --manifests, --hostname-override"
 		return []migrate.Check{check}
 	}

@@ -42,7 +42,7 @@ func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) boo
 		log.Warn("another kube-nft programs this network namespace: waiting until it ends")
 		var err error
 		if next, err = Open(Waits, answers, log); err != nil {
-			log.Warn("kube-nft ready does not reach this kube-nft", zap.Error(err))
+			log.Warn("the command kube-nft ready does not reach this kube-nft", zap.Error(err))
 		}
 	})
 	if t.lock = lock; t.Follows {
@@ -109,6 +109,6 @@ func awaitNext(log *zap.Logger) {
 			missing = cmp.Or(next.WaitingFor, "its first commit")
 		}
 	}
-	log.Warn("the next kube-nft is not ready, and this one ends: health checks have no answer until it is",
+	log.Warn("this kube-nft ends before the next one is ready: health checks have no answer until then",
 		zap.Duration("waited", overlap), zap.String("missing", missing))
 }
