@@ -182,10 +182,10 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 		table.Comment = "Kubernetes Services, written by kube-nft (schema 0)"
 	}
 	batch := change.Diff(nft.Tables{}, tables)
-	group := firstGroup(t, old)
+	group, list := firstGroup(t, old)
 	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour,
 		Expires: 30 * time.Minute}
-	endpoint := nft.AddrKey(group.Members[0])
+	endpoint := nft.AddrKey(list.Members[0])
 	affinityMap := tables[nft.IP].Sets[layout.AffinityMap(group.Number)].Set
 	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinityMap, Elements: []nft.KeyedElement{
 		{Key: client, Element: nft.Element{Data: endpoint, Life: life}}}})
@@ -216,16 +216,19 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	}
 }
 
-// firstGroup returns what is to be under the number of some Service with affinity.
-func firstGroup(t *testing.T, r *services.Ruleset) affinity.Group {
+// firstGroup returns a group of some Service with affinity, and its list.
+func firstGroup(t *testing.T, r *services.Ruleset) (affinity.Group, affinity.List) {
 	t.Helper()
-	for _, e := range r.AffinityChanges().Groups {
-		if e.Family == nft.IP {
-			return e
+	changes := r.AffinityChanges()
+	for _, g := range changes.Groups {
+		for _, l := range changes.Lists {
+			if g.Family == nft.IP && l.Family == nft.IP && l.Number == g.List {
+				return g, l.List
+			}
 		}
 	}
 	t.Fatal("no Service has affinity")
-	return affinity.Group{}
+	return affinity.Group{}, affinity.List{}
 }
 
 // TestRestartWritesNothing starts a second loop over what the first has left.

@@ -148,9 +148,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
 	var entries <-chan affinityentries.Batch
-	var ended <-chan affinityentries.Departures
 	if l.affinity != nil {
-		entries, ended = l.affinity.Batches, l.affinity.Ended
+		entries = l.affinity.Batches
 		cleaning.Go(func() { l.affinity.Run(ctx) })
 	}
 	l.options.Queue.Notify()
@@ -166,8 +165,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		case batch := <-entries:
 			batch.Answer <- l.commitEntries(ctx, batch.Ops)
 			wanted = false
-		case departures := <-ended:
-			l.ruleset.EndDepartures(departures)
 		case <-l.skips.timer.C:
 			l.skips.retry()
 		case <-l.minute.C:

@@ -27,7 +27,7 @@ func TestNeighbourOfManyPorts(t *testing.T) {
 		{name: "500", n: 500, most: 2*500 + 500},
 		{name: "1000", n: 1000, most: 2*1000 + 1000},
 		{name: "on this node", n: 500, node: "node", most: 2*500 + 2*500},
-		{name: "affinity", n: 150, sticky: true, most: 3*150 + 150},
+		{name: "affinity", n: 150, sticky: true, most: 3*150 + 2*150},
 		{name: "affinity, policy Local", n: 150, node: "node", local: true, sticky: true, most: 5*150 + 5*150},
 	} {
 		t.Run(w.name, func(t *testing.T) { testNeighbourOfManyPorts(t, w) })

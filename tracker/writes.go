@@ -70,7 +70,7 @@ func (p *ServicePort) size() int {
 }
 
 // each is the price of an endpoint: in each list, in the set of hairpin connections, among the endpoints that affinity
-// entries may name and those that have departed.
+// entries may name.
 func (p *ServicePort) each() (each price) {
 	each = price{comes: 1, goes: 1}
 	switch longest := max(len(p.Cluster), len(p.Local)); {
@@ -85,7 +85,7 @@ func (p *ServicePort) each() (each price) {
 	}
 	lists, others := p.lists(), 0
 	if p.Affinity != 0 {
-		others = 2
+		others++
 	}
 	if len(p.OnNode) > 0 {
 		others++

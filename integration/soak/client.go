@@ -310,7 +310,7 @@ func (c *client) lose(started time.Time, since time.Duration, err error, left fu
 }
 
 // evidence is what tells rules that drop from connection tracking that does: its counters, the client's entries, the
-// verdict of the frontend, and the endpoints that have departed.
+// verdict of the frontend, and the endpoints that affinity entries may name.
 func (c *client) evidence() string {
 	family, long := "ip", "ipv4"
 	if c.to.Addr().Is6() {
@@ -322,7 +322,7 @@ func (c *client) evidence() string {
 		{"conntrack", "-L", "-f", long, "-p", c.network, "--orig-src", c.from.String(), "--orig-dst", c.to.Addr().String()},
 		{"nft", "get", "element", family, "kube-nft", "services",
 			fmt.Sprintf("{ %s . %s . %d }", c.to.Addr(), c.network, c.to.Port())},
-		{"nft", "list", "set", family, "kube-nft", "departed"},
+		{"nft", "list", "set", family, "kube-nft", "members"},
 	} {
 		out, err := run(command...)
 		if err != nil { // a node port is in another map, for one thing

@@ -129,7 +129,7 @@ func TestClientIsRefused(t *testing.T) {
 	got := b.heard()
 	for _, want := range []string{
 		"conntrack -S\n", "conntrack -L -f ipv4 -p udp", "nft get element ip kube-nft services { ",
-		"nft list set ip kube-nft departed\n",
+		"nft list set ip kube-nft members\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the complaint lacks %q:\n%s", want, got)

@@ -157,7 +157,7 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 			}
 		}
 	}
-	b.addEach(early)
+	b.addEach(early, j.Table)
 	for name := range b.chains {
 		unit := b.units.OfChain(name)
 		if unit.Name == "" || j.Table.Chains[name] == nil {
@@ -170,20 +170,24 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 			b.queue = append(b.queue, &step{chains: []string{name}})
 		}
 	}
-	b.addEach(middle)
+	slices.Reverse(b.addEach(middle, j.Table))
 	for _, name := range slices.Sorted(maps.Keys(whole)) {
 		b.queue = append(b.queue, whole[name])
 	}
 	b.queue = append(b.queue, nil)
-	b.addEach(late)
+	slices.Reverse(b.addEach(late, j.Table))
 }
 
-// addEach appends steps of one element each to the queue.
-func (b *backlog) addEach(list []elementName) {
-	slices.SortFunc(list, elementName.compare)
+// addEach appends steps of one element each to the queue, in the order of the sets, and returns them. Rules look for an
+// endpoint in the first sets when one of the last ones has led them there.
+func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
+	slices.SortFunc(list, func(e, o elementName) int {
+		return cmp.Or(cmp.Compare(table.Sets[e.set].Set.Rank, table.Sets[o.set].Set.Rank), e.compare(o))
+	})
 	for i := range list {
 		b.queue = append(b.queue, &step{elements: list[i : i+1]})
 	}
+	return b.queue[len(b.queue)-len(list):]
 }
 
 // with returns what comes along with an element of a unit.

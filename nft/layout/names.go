@@ -17,11 +17,8 @@ const (
 	ClusterIPsSet        = "cluster-ips"
 	ServiceCIDRsSet      = "service-cidrs"
 	HairpinSet           = "hairpin"
-	MembersSet           = "members"
-	// DepartedSet has endpoints that left while affinity entries or packets under way may name them. Connections
-	// there are dropped.
-	DepartedSet          = "departed"
-	PingedSet            = "pinged" // addresses that answer echo requests; exists while there are some
+	MembersSet           = "members" // endpoints that affinity entries may name
+	PingedSet            = "pinged"  // addresses that answer echo requests; exists while there are some
 	AffinityFrontendsMap = "frontends-with-affinity"
 	AffinityNodePortsMap = "node-ports-with-affinity"
 	AffinityPrefix       = "affinity-" // of affinity maps, and in the names of chains before a number

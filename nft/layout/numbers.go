@@ -174,10 +174,10 @@ func AffinityOfChain(name string) (number uint32, ok bool) {
 	return 0, false
 }
 
-// NumberIn is the number of a member, of a departed endpoint or of an affinity entry.
+// NumberIn is the number of a member or of an affinity entry.
 func NumberIn(f nft.Family, set, key string) (number uint32, ok bool) {
 	switch {
-	case (set == MembersSet || set == DepartedSet) && len(key) >= 4:
+	case set == MembersSet && len(key) >= 4:
 		return binary.NativeEndian.Uint32([]byte(key)), true
 	case strings.HasPrefix(set, AffinityPrefix):
 		number, _, ok = nft.SplitNumberedKey(f, key)

@@ -10,21 +10,52 @@ import (
 )
 
 // Units says what belongs together in a table that becomes another one: the elements of a frontend, those of all
-// frontends of a Service port with session affinity and its chains, and those under a number that a chain holds.
-type Units struct{ Have, Want *nft.Table }
+// frontends of a Service port with session affinity, its members and its chains, and those under a number that a chain
+// holds.
+type Units struct {
+	have, want *nft.Table
+	members    map[uint32]uint32 // the number of a Service port's affinity, by that of its members
+}
+
+// NewUnits returns the units of a table that is in the kernel and becomes the wanted one.
+func NewUnits(have, want *nft.Table) Units {
+	u := Units{have, want, make(map[uint32]uint32)}
+	for name, chain := range want.Chains {
+		number, ok := AffinityOfChain(name)
+		if !ok {
+			continue
+		}
+		for _, rule := range chain.Rules {
+			for _, stmt := range rule {
+				if in, ok := stmt.(nft.InSet); ok {
+					n, _ := in.Key[0].Constant()
+					u.members[n] = number
+				}
+			}
+		}
+	}
+	return u
+}
 
 // OfElement returns the unit of an element.
 func (u Units) OfElement(set, key string) change.Unit {
 	lists, isLists := endpointMaps[set]
 	switch {
-	case set == ClusterIPsSet || set == DepartedSet:
+	case set == ClusterIPsSet:
 		return change.Unit{Refuses: true}
 	case set == NodePortsMap || set == AffinityNodePortsMap || lists.NodePort:
 		return u.ofFrontend(NodePortsMap, key[:nodePortKeyLen])
 	case set == ServicesMap || set == AffinityFrontendsMap || isLists:
-		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.Want.Family)+nodePortKeyLen])
+		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.want.Family)+nodePortKeyLen])
 	case strings.HasPrefix(set, RangesPrefix):
 		return change.Unit{Name: unitName("source ranges", binary.NativeEndian.Uint32([]byte(key)))}
+	}
+	if set == MembersSet {
+		n := binary.NativeEndian.Uint32([]byte(key))
+		if number, known := u.members[n]; known && u.want.Chains[ListChain(n/2, IsLocalNumber(n))] == nil {
+			return ofAffinity(number)
+		}
+		return change.Unit{Name: unitName("list", n/2)} // which ports share, or which is gone
 	}
 	if number, ok := InList(set, key); ok {
 		return change.Unit{Name: unitName("list", number)}
@@ -33,7 +64,7 @@ func (u Units) OfElement(set, key string) change.Unit {
 }
 
 func (u Units) ofFrontend(verdicts, key string) change.Unit {
-	for _, table := range []*nft.Table{u.Want, u.Have} {
+	for _, table := range []*nft.Table{u.want, u.have} {
 		held := table.Sets[verdicts]
 		if held == nil || held.Map[key].Verdict == nil {
 			continue

@@ -17,8 +17,16 @@ import (
 // each set that it makes and for each rule that names one.
 type portAffinity struct {
 	affinity.Port
+	policies []stickyPolicy // of its frontends; with the Port, all that its chains follow from
 	chains   []*nft.Chain
 	balances []lists.Balance // to whose chains its chains go
+}
+
+// A stickyPolicy is what the chain of a policy follows from, see affinity.Port.PolicyChain.
+type stickyPolicy struct {
+	layout.Policy
+	choices       affinity.Choices
+	sharesCluster bool
 }
 
 // affinitySettings say how the chains of session affinity look in a table.
@@ -33,18 +41,9 @@ func (c *Config) affinitySettings(f nft.Family) *affinity.Settings {
 	return s
 }
 
-// affinityOf returns the session affinity that a Service port asks for, with these endpoint lists.
-func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.AddrPort,
-	joint affinity.Joint) affinity.Port {
-	if p.Affinity == 0 {
-		return affinity.Port{}
-	}
-	if p.InternalLocal && !p.Settings.LocalFallback && !p.External() {
-		cluster, joint.Members[0] = nil, nil // no frontend uses this list
-	}
-	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Several: p.Several, Cluster: cluster, Local: local,
-		Joint: joint}
-	return affinity.New(facts, fr.affinityNumbers(p.ID.Namespace))
+// affinityMap names the map that has the affinity entries of a namespace.
+func affinityMap(namespace string) string {
+	return layout.AffinityMap(layout.ListNumber(hashOf(namespace)%layout.AffinityMaps, false))
 }
 
 // affinityNumbers is numberOf for the session affinity of a namespace. All its numbers have one affinity map.
@@ -55,29 +54,15 @@ func (fr *familyRules) affinityNumbers(namespace string) func(identity string) u
 	}
 }
 
-// adoptedAffinity is the session affinity with the endpoints that the kernel had at start; without any, if
-// the kernel had no endpoints.
-func (fr *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
-	if len(cluster)+len(local) == 0 {
-		return affinity.Port{}
-	}
-	sorted := func(list []netip.AddrPort) []netip.AddrPort {
-		list = slices.Clone(list)
-		slices.SortFunc(list, netip.AddrPort.Compare)
-		return slices.Compact(list)
-	}
-	return fr.affinityOf(p, sorted(cluster), sorted(local), affinity.Joint{})
-}
-
 // setAffinity makes the tables have the affinity that a Service port wants. With remove, it takes away what
-// they have. adopted is what the kernel had at start, for a port that is new to the ruleset.
-func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
+// they have.
+func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	have := port.affinity
 	port.affinity = portAffinity{}
-	if !remove {
-		port.affinity.Port = fr.wantedAffinity(port)
-	}
 	want := &port.affinity
+	if !remove {
+		want.Port = fr.wantedAffinity(port, &have.Port)
+	}
 	switch {
 	case have.Number == 0 && want.Number == 0:
 		return
@@ -87,7 +72,15 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 		defer fr.releaseUpdates(have.Map())
 	}
 	if want.Number != 0 {
-		fr.declareAffinity(port)
+		fr.choosePolicies(port)
+	}
+	fr.setMembers(have.Lists, want.Lists)
+	if have.EqualGroups(&want.Port) && slices.Equal(have.policies, want.policies) {
+		want.chains = have.chains
+		return
+	}
+	if want.Number != 0 {
+		fr.declareAffinity(want)
 	}
 	for _, pick := range want.balances {
 		fr.acquireBalance(pick)
@@ -96,36 +89,7 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 	for _, pick := range have.balances {
 		fr.releaseBalance(pick)
 	}
-	fr.programMembers(have.MembersSet(), want.MembersSet())
-	if adopted.Number == 0 {
-		fr.recordMembers(have.Compare(&want.Port))
-		return
-	}
-	fr.recordMembers(adopted.Compare(&want.Port))
-	for _, group := range want.Groups { // all are new to the cleaner of entries
-		fr.affinityGroups[group.Number] = group
-	}
-}
-
-// wantedAffinity is the affinity that a Service port asks for.
-func (fr *familyRules) wantedAffinity(port *portState) affinity.Port {
-	p := port.current
-	if port.joint == nil {
-		return fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local), affinity.Joint{})
-	}
-	joint := port.joint.affinity
-	joint.Port = p.TargetPort
-	return fr.affinityOf(p, nil, nil, joint)
-}
-
-// recordMembers records which endpoints affinity entries may name from the next commit on.
-func (fr *familyRules) recordMembers(change affinity.Change) {
-	for _, endpoint := range change.Left {
-		fr.departures.Begin(endpoint)
-	}
-	for _, endpoint := range change.Came {
-		fr.departures.Return(endpoint)
-	}
+	change := have.Compare(&want.Port)
 	for _, group := range change.Groups {
 		fr.affinityGroups[group.Number] = group
 	}
@@ -134,18 +98,37 @@ func (fr *familyRules) recordMembers(change affinity.Change) {
 	}
 }
 
-// declareAffinity adds the chains of a Service port with affinity: one for each policy that its frontends
-// have, and those that follow and update entries.
-func (fr *familyRules) declareAffinity(port *portState) {
+// wantedAffinity is the affinity that a Service port asks for.
+func (fr *familyRules) wantedAffinity(port *portState, have *affinity.Port) affinity.Port {
+	p := port.current
+	if p.Affinity == 0 {
+		return affinity.Port{}
+	}
+	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Several: p.Several}
+	if l := port.joint; l != nil {
+		facts.Joint = affinity.Joint{Number: l.Number, Port: p.TargetPort, Has: [2]bool{len(p.Cluster) > 0, len(p.Local) > 0}}
+	} else {
+		facts.Cluster, facts.Local = p.Endpoints(p.Cluster), p.Endpoints(p.Local)
+	}
+	if p.InternalLocal && !p.Settings.LocalFallback && !p.External() {
+		facts.Cluster, facts.Joint.Has[0] = nil, false // no frontend uses this list
+	}
+	return have.Next(facts, fr.affinityNumbers(p.ID.Namespace))
+}
+
+// choosePolicies works out the policies of a Service port with affinity.
+func (fr *familyRules) choosePolicies(port *portState) {
 	a := &port.affinity
-	a.chains = append(a.FollowChains(fr.Table.Family), a.UpdateChain(fr.affinity))
-	declared := make(map[string]bool)
+	known := func(p layout.Policy) bool {
+		return slices.ContainsFunc(a.policies, func(q stickyPolicy) bool {
+			return q.Policy == p || q.ChainName() == p.ChainName()
+		})
+	}
 	for _, wanted := range port.frontends {
 		p := claim{port: port, kind: wanted.kind}.serve(wanted.Frontend).policy.Open()
-		if p.Affinity == 0 || declared[p.ChainName()] {
+		if p.Affinity == 0 || known(p) {
 			continue
 		}
-		declared[p.ChainName()] = true
 		var choices affinity.Choices
 		if p.Kind != layout.InternalLocal {
 			choices.Cluster = fr.affinityChoice(port, p, false)
@@ -153,7 +136,16 @@ func (fr *familyRules) declareAffinity(port *portState) {
 		if p.Local > 0 {
 			choices.Local = fr.affinityChoice(port, p, true)
 		}
-		a.chains = append(a.chains, a.PolicyChain(fr.affinity, p, choices, port.sharesCluster(), notLocal(p)))
+		a.policies = append(a.policies, stickyPolicy{p, choices, port.sharesCluster()})
+	}
+}
+
+// declareAffinity declares the chains of a Service port with affinity: those that follow and update entries, and one
+// for each policy.
+func (fr *familyRules) declareAffinity(a *portAffinity) {
+	a.chains = append(a.FollowChains(fr.Table.Family), a.UpdateChain(fr.affinity))
+	for _, p := range a.policies {
+		a.chains = append(a.chains, a.PolicyChain(fr.affinity, p.Policy, p.choices, p.sharesCluster, notLocal(p.Policy)))
 	}
 }
 
@@ -215,23 +207,40 @@ func (fr *familyRules) programChains(have, want []*nft.Chain) {
 	}
 }
 
-// programMembers writes the elements in which two lists of keys of the set of members differ.
-func (fr *familyRules) programMembers(have, want []string) {
-	if len(have)+len(want) == 0 {
-		return
+// setMembers puts lists in place of others in the set of members.
+func (fr *familyRules) setMembers(have, want []affinity.List) {
+	for _, list := range want {
+		fr.programMembers(membersOf(have, list.Number), list)
 	}
-	gone := make(map[string]bool, len(have))
-	for _, key := range have {
-		gone[key] = true
-	}
-	for _, key := range want {
-		if !gone[key] {
-			fr.Put(layout.MembersSet, key, nft.Element{})
+	for _, list := range have {
+		if before := list.Members; membersOf(want, list.Number) == nil {
+			list.Members = nil
+			fr.programMembers(before, list)
 		}
-		delete(gone, key)
 	}
-	for _, key := range slices.Sorted(maps.Keys(gone)) {
-		fr.Remove(layout.MembersSet, key)
+}
+
+func membersOf(all []affinity.List, number uint32) []netip.Addr {
+	for i := range all {
+		if all[i].Number == number {
+			return all[i].Members
+		}
+	}
+	return nil
+}
+
+// programMembers writes in which elements of the set of members a list differs from what it was.
+func (fr *familyRules) programMembers(have []netip.Addr, want affinity.List) {
+	left, came := lists.Difference(have, want.Members, netip.Addr.Compare)
+	for _, addr := range came {
+		fr.Put(layout.MembersSet, layout.MemberKey(want.Number, addr), nft.Element{})
+	}
+	for _, addr := range left {
+		fr.Remove(layout.MembersSet, layout.MemberKey(want.Number, addr))
+	}
+	if len(left)+len(came) > 0 {
+		leftBefore := fr.affinityLists[want.Number].Left
+		fr.affinityLists[want.Number] = affinity.ListChange{List: want, Left: len(left) > 0 || leftBefore}
 	}
 }
 
@@ -272,17 +281,11 @@ func (r *Ruleset) AffinityChanges() (c affinity.Changes) {
 		for _, number := range slices.Sorted(maps.Keys(family.affinityGroups)) {
 			c.Groups = append(c.Groups, family.affinityGroups[number])
 		}
-		c.Departed = append(c.Departed, family.departures.Fresh()...)
+		for _, number := range slices.Sorted(maps.Keys(family.affinityLists)) {
+			c.Lists = append(c.Lists, family.affinityLists[number])
+		}
 	}
 	return c
-}
-
-// EndDepartures takes endpoints out of the sets of departed endpoints: their affinity entries are gone, and so
-// are packets that may have followed one.
-func (r *Ruleset) EndDepartures(ended []affinity.Departure) {
-	for _, d := range ended {
-		r.families[d.Family].departures.End(d)
-	}
 }
 
 // A KnownClient is a client whose endpoint is known from another proxy: its connections to the Service port that has
@@ -323,9 +326,10 @@ func (fr *familyRules) knownFrom(client *KnownClient) (known affinity.Known) {
 		return known
 	}
 	known.Client, known.Endpoint = client.Client, client.Endpoint.Addr()
-	a := &state.claims.first().port.affinity
+	a, members := &state.claims.first().port.affinity, fr.Table.Sets[layout.MembersSet].Map
 	for _, local := range []bool{false, true} {
-		if g := a.Find(local, client.Endpoint.Port()); g.Has(client.Endpoint.Addr()) {
+		g := a.Find(local, client.Endpoint.Port())
+		if _, is := members[layout.MemberKey(g.List, known.Endpoint)]; is {
 			known.Groups = append(known.Groups, g)
 		}
 	}

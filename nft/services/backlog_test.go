@@ -51,6 +51,9 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 			}
 			parts++
 			kept += seen.check(t, seed, applied)
+			for _, table := range applied {
+				checkMembers(t, table)
+			}
 		}
 		checkEqual(t, seed, applied, r.Want())
 		if batch := r.Changes(); !batch.Empty() {

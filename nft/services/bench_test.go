@@ -211,10 +211,31 @@ func rawCommit(b *testing.B, batch *nft.Batch) time.Duration {
 	return took
 }
 
-// BenchmarkPortsOfOneService applies changes of a Service with many ports that share their endpoints: of one port, and
-// the removal of all.
+// BenchmarkPortsOfOneService applies changes of a Service with many ports that share their endpoints: of one port, of
+// one endpoint of all ports, and the removal of all.
 func BenchmarkPortsOfOneService(b *testing.B) {
 	for _, ports := range []int{1000, 10_000} {
+		for _, affinity := range []time.Duration{0, time.Hour} {
+			b.Run(fmt.Sprintf("change=endpoint/affinity=%t/ports=%d", affinity > 0, ports), func(b *testing.B) {
+				worlds := [2]tracker.Delta{sharingWorld(ports, 10), sharingWorld(ports, 9)}
+				for _, world := range worlds {
+					for _, p := range world.Changed {
+						p.Affinity, p.Several = affinity, affinity > 0
+					}
+				}
+				r := NewRuleset(testConfig())
+				r.Apply(worlds[0])
+				r.Committed()
+				b.ReportAllocs()
+				for i := 1; b.Loop(); i++ {
+					r.Apply(worlds[i%2])
+					if batch := r.Changes(); batch.Empty() {
+						b.Fatal("nothing changes")
+					}
+					r.Committed()
+				}
+			})
+		}
 		world := sharingWorld(ports, 10)
 		id := inOrder(world.Changed)[ports/2].ID
 		b.Run(fmt.Sprintf("change=one/ports=%d", ports), func(b *testing.B) {

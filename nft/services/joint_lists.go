@@ -16,9 +16,9 @@ import (
 // same memory, which is how join finds them.
 type jointList struct {
 	*lists.Joint
-	identity string         // of its number
-	members  int            // ports that share it
-	affinity affinity.Joint // the endpoints; none if no port has session affinity
+	identity string          // of its number
+	members  int             // ports that share it
+	affinity [2][]netip.Addr // the endpoints; none if no port has session affinity
 }
 
 // A serviceKey names the ports of a Service that may have joint lists.
@@ -118,7 +118,7 @@ func (fr *familyRules) join(key serviceKey) {
 	}
 	lists = slices.DeleteFunc(lists, func(l *jointList) bool {
 		if l.members == 0 {
-			fr.programMembers(l.affinity.MembersSet(), nil)
+			fr.setJointMembers(l, key.namespace, [2][]netip.AddrPort{})
 			fr.lists.RemoveJoint(l.Joint)
 		}
 		return l.members == 0
@@ -254,23 +254,27 @@ func (fr *familyRules) newJoint(g *jointGroup) *jointList {
 func (fr *familyRules) setJoint(g *jointGroup) {
 	like := g.wanted[0]
 	fr.lists.SetJoint(g.list.Joint, like.ServicePort, like.limits.method(like.ServicePort), g.targets)
-	fr.setJointAffinity(g)
+	var sticky [2][]netip.AddrPort
+	if slices.ContainsFunc(g.wanted, func(s setting) bool { return s.Affinity != 0 }) {
+		sticky = [2][]netip.AddrPort{like.Cluster, like.Local}
+	}
+	fr.setJointMembers(g.list, like.ID.Namespace, sticky)
 	for _, port := range g.ports {
 		port.joint = g.list
 	}
 	g.list.members = len(g.ports)
 }
 
-// setJointAffinity makes the set of members hold the endpoints of a list if one of its ports has session affinity.
-func (fr *familyRules) setJointAffinity(g *jointGroup) {
-	have, want := g.list.affinity, affinity.Joint{Number: g.list.Number}
-	if slices.ContainsFunc(g.wanted, func(s setting) bool { return s.Affinity != 0 }) {
-		for i, list := range [][]netip.AddrPort{g.wanted[0].Cluster, g.wanted[0].Local} {
-			for _, ep := range list {
-				want.Members[i] = append(want.Members[i], ep.Addr())
-			}
+// setJointMembers makes the set of members hold endpoints that affinity entries of the ports may name: cluster-wide and
+// on this node.
+func (fr *familyRules) setJointMembers(l *jointList, namespace string, endpoints [2][]netip.AddrPort) {
+	for i, list := range endpoints {
+		have := l.affinity[i]
+		l.affinity[i] = nil
+		for _, ep := range list {
+			l.affinity[i] = append(l.affinity[i], ep.Addr())
 		}
+		fr.programMembers(have, affinity.List{Family: fr.Table.Family, Number: layout.ListNumber(l.Number, i == 1),
+			Map: affinityMap(namespace), Members: l.affinity[i]})
 	}
-	g.list.affinity = want
-	fr.programMembers(have.MembersSet(), want.MembersSet())
 }

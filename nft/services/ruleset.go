@@ -46,8 +46,8 @@ type familyRules struct {
 	numbers        map[uint32]string        // the identity that has a number
 	adopted        *nft.Table               // what the kernel held at start; for the order of lists
 	affinity       *affinity.Settings
-	affinityGroups map[uint32]affinity.Group // that have changed since the last commit, by number
-	departures     *affinity.Departures
+	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
+	affinityLists  map[uint32]affinity.ListChange // the same of lists
 	flows          map[tracker.Frontend]*tracker.FlowChange
 	contests       map[*frontendState]*contest
 	overlaps       overlaps
@@ -96,6 +96,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		joints:         make(map[serviceKey][]*jointList),
 		affinity:       config.affinitySettings(f),
 		affinityGroups: make(map[uint32]affinity.Group),
+		affinityLists:  make(map[uint32]affinity.ListChange),
 		affinityPorts:  make(map[string]int),
 		flows:          make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:       make(map[*frontendState]*contest),
@@ -103,7 +104,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	}
 	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,
 		Number: fr.numberOf, Free: func(number uint32) { delete(fr.numbers, number) }})
-	fr.departures = affinity.NewDepartures(f, fr.Journal)
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
 		fr.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
 	}
@@ -119,15 +119,11 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	return fr
 }
 
-// Adopt tells the ruleset what the kernel holds. Then endpoints keep the places that they have there,
-// departed endpoints stay known, and a restart writes only what differs. Call it before the first
-// Apply.
+// Adopt tells the ruleset what the kernel holds. Then endpoints keep the places that they have there, and a restart
+// writes only what differs. Call it before the first Apply.
 func (r *Ruleset) Adopt(tables nft.Tables) {
 	for f, family := range r.families {
 		family.adopted = tables[f]
-		if family.adopted != nil {
-			family.departures.Adopt(family.adopted.Sets[layout.DepartedSet])
-		}
 	}
 }
 
@@ -359,7 +355,7 @@ func (r *Ruleset) Found(have nft.Tables) {
 		}
 	}
 	for f, family := range r.families {
-		family.Found(have[f], layout.Units{Have: have[f], Want: family.Table})
+		family.Found(have[f], layout.NewUnits(have[f], family.Table))
 	}
 }
 
@@ -404,12 +400,7 @@ func (r *Ruleset) Committed() {
 		family.Committed()
 		family.lists.Committed()
 		family.adopted, family.adoptedView = nil, nil
-		// The many changes of a start leave large maps. They are given up, because a walk over a large
-		// map takes long even if it holds little.
-		if len(family.flows) > 1024 {
-			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
-		}
-		clear(family.flows)
+		family.flows = cleared(family.flows)
 		for _, state := range family.touchedFrontends {
 			state.touched = false
 		}
@@ -419,11 +410,7 @@ func (r *Ruleset) Committed() {
 		if behind { // a frontend may still lead to an endpoint that has left
 			continue
 		}
-		family.departures.Committed()
-		if len(family.affinityGroups) > 1024 {
-			family.affinityGroups = make(map[uint32]affinity.Group)
-		}
-		clear(family.affinityGroups)
+		family.affinityGroups, family.affinityLists = cleared(family.affinityGroups), cleared(family.affinityLists)
 	}
 }
 
@@ -579,6 +566,16 @@ func (r *Ruleset) Record(foreign *change.ForeignChange) (damaged int, known bool
 // Unmet returns the annotations that this node has ceased to follow since the last call. standing is
 // the number of all annotations that it does not follow.
 func (r *Ruleset) Unmet() (fresh []Unmet, standing int) { return r.unmet.unmet() }
+
+// cleared returns an empty map. The large one of a start's many changes is given up, because a walk over a large map
+// takes long even if it holds little.
+func cleared[K comparable, V any](m map[K]V) map[K]V {
+	if len(m) > 1024 {
+		return make(map[K]V)
+	}
+	clear(m)
+	return m
+}
 
 // emptied returns an empty list. It reuses the memory of a list, but not that of the many changes of a
 // start.

@@ -31,6 +31,9 @@ func TestRandomChanges(t *testing.T) {
 				checkFromScratch(t, seed, w, applied)
 			}
 			checkFates(t, seed, w, r.Want())
+			for _, table := range r.Want() {
+				checkMembers(t, table)
+			}
 		}
 	}
 }

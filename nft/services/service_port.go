@@ -6,7 +6,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -95,11 +94,7 @@ func (c claim) setEndpoints(s *program) {
 // setPort programs a Service port that is new or has changed.
 func (fr *familyRules) setPort(port *portState, to setting) {
 	p, limits := to.ServicePort, to.limits
-	var adopted affinity.Port
 	before, shown := port.frontends, port.current
-	if shown == nil && fr.adopted != nil && p.Affinity != 0 {
-		adopted = fr.adoptedAffinity(p, port.cluster.Endpoints, port.local.Endpoints)
-	}
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	if port.joint != nil {
 		port.cluster, port.local = port.joint.Of(p.TargetPort)
@@ -121,7 +116,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	fr.setList(port, port.joint == nil && port.shares())
 	fr.setPortRanges(port, p)
 	if p.Affinity != 0 || port.affinity.Number != 0 {
-		fr.setAffinity(port, adopted, false)
+		fr.setAffinity(port, false)
 	}
 	if claims {
 		fr.changeClaims(port, before)
@@ -171,7 +166,7 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	}
 	fr.setClusterIP(port.current.ClusterIP, netip.Addr{})
 	fr.setOnNode(port, nil)
-	fr.setAffinity(port, affinity.Port{}, true)
+	fr.setAffinity(port, true)
 	fr.setPortRanges(port, nil)
 	fr.setList(port, false)
 }

@@ -67,7 +67,6 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	}
 	sets = append(sets, []*nft.Set{
 		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
-		{Name: layout.DepartedSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},

@@ -1,5 +1,5 @@
 // Package affinityentries removes affinity entries of endpoints that have left, and some of maps that are nearly
-// full. Make a Cleaner with New, start Run, call Committed after each commit, and serve the channels Batches and Ended:
+// full. Make a Cleaner with New, start Run, call Committed after each commit, and serve the channel Batches:
 //
 //	cleaner := affinityentries.New(client, ruleset.AffinityMaps, log)
 //	go cleaner.Run(ctx)
@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -46,21 +45,14 @@ type Batch struct {
 	Answer chan<- error
 }
 
-// Departures are those of endpoints whose entries are gone.
-type Departures = []affinity.Departure
-
-// A Cleaner reads affinity maps after commits that may leave wrong entries behind, and has the loop remove
-// these. When no entry names a departed endpoint any more, it has the loop end the departure.
+// A Cleaner reads affinity maps after commits that may leave wrong entries behind, and has the loop remove these.
 type Cleaner struct {
-	// Batches and Ended are requests to the loop. Ended are departures to end with the next commit.
-	Batches <-chan Batch
-	Ended   <-chan Departures
+	Batches <-chan Batch // requests to the loop
 
 	log     *zap.Logger
 	reader  Reader
 	maps    func(nft.Family) []*nft.Set
 	batches chan Batch
-	ended   chan Departures
 	wake    retry.Wake // has a value when there may be something to do
 	failing quota.Once
 
@@ -75,9 +67,10 @@ type mapID struct {
 
 // A mapState is what is known of an affinity map.
 type mapState struct {
-	groups   map[uint32]*groupState // that have entries in it, by number
-	departed map[affinity.Departure]time.Time
-	read     bool // it may have wrong entries: it has to be read
+	groups map[uint32]*groupState // that have entries in it, by number
+	lists  map[uint32]affinity.List
+	read   bool      // it may have wrong entries: it has to be read
+	since  time.Time // of the latest commit that may have left wrong entries
 }
 
 type groupState struct {
@@ -90,10 +83,10 @@ type groupState struct {
 func New(reader Reader, maps func(nft.Family) []*nft.Set, log *zap.Logger) *Cleaner {
 	c := &Cleaner{
 		log: log, reader: reader, maps: maps,
-		batches: make(chan Batch), ended: make(chan Departures), wake: retry.NewWake(),
+		batches: make(chan Batch), wake: retry.NewWake(),
 		states: make(map[mapID]*mapState),
 	}
-	c.Batches, c.Ended = c.batches, c.ended
+	c.Batches = c.batches
 	for _, f := range nft.Families { // an earlier process may have left wrong entries
 		for _, set := range maps(f) {
 			c.state(mapID{f, set.Name}).read = true
@@ -106,7 +99,7 @@ func New(reader Reader, maps func(nft.Family) []*nft.Set, log *zap.Logger) *Clea
 func (c *Cleaner) state(id mapID) *mapState {
 	m := c.states[id]
 	if m == nil {
-		m = &mapState{groups: make(map[uint32]*groupState), departed: make(map[affinity.Departure]time.Time)}
+		m = &mapState{groups: make(map[uint32]*groupState), lists: make(map[uint32]affinity.List)}
 		c.states[id] = m
 	}
 	return m
@@ -115,9 +108,10 @@ func (c *Cleaner) state(id mapID) *mapState {
 // Committed takes in what a commit has changed.
 func (c *Cleaner) Committed(changes affinity.Changes) {
 	c.mu.Lock()
+	committed := time.Now()
 	for _, now := range changes.Groups { // before they are all known
 		m := c.state(mapID{now.Family, layout.AffinityMap(now.Number)})
-		if m.groups[now.Number] == nil && m.groups[layout.OtherList(now.Number)] != nil && len(now.Members) > 0 {
+		if m.groups[now.Number] == nil && m.groups[layout.OtherList(now.Number)] != nil && now.List != 0 {
 			m.groups[now.Number] = &groupState{Group: now, fresh: true}
 		}
 	}
@@ -129,14 +123,21 @@ func (c *Cleaner) Committed(changes affinity.Changes) {
 			m.groups[now.Number] = g
 		}
 		g.newTimeout = g.newTimeout || g.Timeout != now.Timeout
-		m.read = m.read || len(now.Members) == 0 || g.newTimeout || g.fresh
-		if g.Group = now; len(now.Members) == 0 {
+		if g.newTimeout || g.fresh || g.List != now.List {
+			m.read, m.since = true, committed
+		}
+		if g.Group = now; now.List == 0 {
 			delete(m.groups, now.Number)
 		}
 	}
-	for _, d := range changes.Departed {
-		m := c.state(mapID{d.Family, layout.AffinityMap(d.Number)})
-		m.departed[d], m.read = time.Now(), true
+	for _, now := range changes.Lists {
+		m := c.state(mapID{now.Family, now.Map})
+		if now.Left {
+			m.read, m.since = true, committed
+		}
+		if m.lists[now.Number] = now.List; len(now.Members) == 0 {
+			delete(m.lists, now.Number)
+		}
 	}
 	work := false
 	for _, m := range c.states {
@@ -157,8 +158,6 @@ const (
 	// perBatch is a number of entries: to look these up takes a millisecond, to change them less, or a few if thousands of
 	// rules use the map.
 	perBatch = 100
-	// endsPerCommit is how many departures end with one commit. Those of all ports of a Service may end together.
-	endsPerCommit = 1000
 )
 
 // Run cleans up until ctx ends.
@@ -178,19 +177,12 @@ func (c *Cleaner) Run(ctx context.Context) {
 			look.Reset(c.findFull(ctx))
 		}
 		began := time.Now()
-		ended, left, err := c.clean(ctx)
-		pause := retry.Rest(time.Since(began)) // without the time in which the loop takes departures
+		left, err := c.clean(ctx)
+		pause := retry.Rest(time.Since(began))
 		if err != nil {
 			pause = max(pause, backoff.Next())
 		} else {
 			backoff.Reset()
-		}
-		for part := range slices.Chunk(ended, endsPerCommit) {
-			select {
-			case <-ctx.Done():
-				return
-			case c.ended <- part:
-			}
 		}
 		if left {
 			again.Reset(max(pause, settling))
@@ -235,16 +227,15 @@ func (c *Cleaner) used(id mapID) bool {
 	return len(c.state(id).groups) > 0
 }
 
-// clean reads the maps that may have wrong entries, and returns the departures that have ended. left says that some
-// maps have to be read again.
-func (c *Cleaner) clean(ctx context.Context) (ended Departures, left bool, err error) {
+// clean reads the maps that may have wrong entries. left says that some have to be read again.
+func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 	for _, f := range nft.Families {
 		for _, set := range c.maps(f) {
 			job, ok := c.begin(mapID{f, set.Name})
 			if !ok {
 				continue
 			}
-			var stale map[affinity.Endpoint]bool
+			var stale int
 			if err == nil {
 				stale, err = c.cleanMap(ctx, f, set, job)
 			}
@@ -253,8 +244,7 @@ func (c *Cleaner) clean(ctx context.Context) (ended Departures, left bool, err e
 				left = true
 				continue
 			}
-			now, again := c.finish(job, stale)
-			ended, left = append(ended, now...), left || again
+			left = c.finish(job, stale) || left
 		}
 	}
 	switch {
@@ -265,7 +255,7 @@ func (c *Cleaner) clean(ctx context.Context) (ended Departures, left bool, err e
 		c.log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
 			"dropped", zap.Error(err))
 	}
-	return ended, left, err
+	return left, err
 }
 
 // A job is one reading of a map.
@@ -304,35 +294,27 @@ func (c *Cleaner) postpone(j job) {
 	}
 }
 
-// finish returns the departures that have ended: packets that were under way at the commit are gone, and the
-// reading found no entry. again says that the map has to be read again: a reading can miss entries of a map
-// that packets change meanwhile.
-func (c *Cleaner) finish(j job, stale map[affinity.Endpoint]bool) (ended []affinity.Departure, again bool) {
+// finish says whether a map has to be read again, which it was: a reading can miss entries of a map that packets change
+// meanwhile, so the last one begins a while after the commit and finds none that are wrong.
+func (c *Cleaner) finish(j job, stale int) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.state(j.id)
-	for d, at := range m.departed {
-		if !stale[d.Endpoint] && j.began.Sub(at) >= settling {
-			ended = append(ended, d)
-			delete(m.departed, d)
-		}
-	}
-	again = len(stale) > 0 || len(m.departed) > 0
+	again = stale > 0 || j.began.Sub(m.since) < settling
 	m.read = m.read || again
-	return ended, again
+	return again
 }
 
-// cleanMap removes the wrong entries of one map. stale are the endpoints that they name.
-func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
-	j job) (stale map[affinity.Endpoint]bool, err error) {
+// cleanMap removes the wrong entries of one map. stale is how many there were.
+func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j job) (stale int, err error) {
 	held, err := c.reader.Elements(ctx, f, set)
 	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
-		return nil, nil
+		return 0, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read affinity map %s: %w", set.Name, err)
+		return 0, fmt.Errorf("read affinity map %s: %w", set.Name, err)
 	}
-	changes, stale := affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) affinity.Group {
+	changes, stale := affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) (affinity.Group, affinity.List) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.group(j.id, n)
@@ -348,15 +330,15 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 		case err != nil:
 			if errors.Is(err, unix.ENOENT) {
 				if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
-					return nil, nil
+					return 0, nil
 				}
 			}
-			return nil, err
+			return 0, err
 		default:
 			changes = changes[n:]
 		}
 		if len(changes) > 0 && !retry.Pause(ctx, retry.Rest(time.Since(began))) {
-			return nil, ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 	return stale, nil
@@ -384,19 +366,20 @@ func (c *Cleaner) withoutMembers(id mapID, changes []affinity.EntryChange) (stil
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, change := range changes {
-		if g := c.group(id, change.Left.Number); !g.Has(change.Left.Addr) {
+		if _, list := c.group(id, change.Left.Number); !list.Has(change.Left.Addr) {
 			still = append(still, change)
 		}
 	}
 	return still
 }
 
-// group returns a group; a zero one without members if it is not known. The caller holds the mutex.
-func (c *Cleaner) group(id mapID, number uint32) affinity.Group {
-	if g := c.state(id).groups[number]; g != nil {
-		return g.Group
+// group returns a group and its list; zero ones if it is not known. The caller holds the mutex.
+func (c *Cleaner) group(id mapID, number uint32) (affinity.Group, affinity.List) {
+	m := c.state(id)
+	if g := m.groups[number]; g != nil {
+		return g.Group, m.lists[g.List]
 	}
-	return affinity.Group{}
+	return affinity.Group{}, affinity.List{}
 }
 
 // commit has the loop commit operations.

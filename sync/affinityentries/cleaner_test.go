@@ -33,15 +33,22 @@ var (
 	stays, leaves = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 )
 
-// group is the group that all entries belong to.
-func group(members ...netip.Addr) affinity.Group {
-	return affinity.Group{Family: nft.IP, Number: groupNumber, Members: members, Timeout: time.Hour}
+// members are the changes of a commit after which the group that all entries belong to has these members; none if it is
+// gone.
+func members(members ...netip.Addr) affinity.Changes {
+	g := affinity.Group{Family: nft.IP, Number: groupNumber, List: groupNumber, Timeout: time.Hour}
+	if len(members) == 0 {
+		g = affinity.Group{Family: nft.IP, Number: groupNumber}
+	}
+	list := affinity.List{Family: nft.IP, Number: groupNumber, Map: entryMap.Name, Members: members}
+	return affinity.Changes{Groups: []affinity.Group{g}, Lists: []affinity.ListChange{{List: list}}}
 }
 
-// left are the changes of a commit that takes the endpoint that leaves out of the group.
-func left() affinity.Changes {
-	departure := affinity.Departure{Family: nft.IP, Endpoint: affinity.Endpoint{Number: groupNumber, Addr: leaves}}
-	return affinity.Changes{Groups: []affinity.Group{group(stays)}, Departed: []affinity.Departure{departure}}
+// left are the changes of a commit that takes an endpoint out of the group.
+func left(stay ...netip.Addr) affinity.Changes {
+	c := members(stay...)
+	c.Lists[0].Left = true
+	return c
 }
 
 // entry is that of a client.
@@ -60,8 +67,7 @@ type entryTable struct {
 	largest  int    // the most entries of one batch
 	mute     bool   // it does not count them, as Linux before 6.16
 	lookedUp func() // runs once, after a lookup
-	ended    int    // departures
-	mostEnds int    // that ended with one commit
+	readings int
 }
 
 func newEntryTable() *entryTable { return &entryTable{entries: make(map[string]nft.Element)} }
@@ -69,6 +75,7 @@ func newEntryTable() *entryTable { return &entryTable{entries: make(map[string]n
 func (k *entryTable) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.readings++
 	return maps.Clone(k.entries), k.fails
 }
 
@@ -142,13 +149,6 @@ func (k *entryTable) held() map[string]int {
 	return count
 }
 
-// seen returns the most entries of one batch, and how many departures have ended.
-func (k *entryTable) seen() (largest, ended int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.largest, k.ended
-}
-
 // run runs a Cleaner of the entries in the bubble of a test.
 func (k *entryTable) run(t *testing.T) *Cleaner {
 	t.Helper()
@@ -156,12 +156,7 @@ func (k *entryTable) run(t *testing.T) *Cleaner {
 	go c.Run(t.Context())
 	go func() {
 		for t.Context().Err() == nil {
-			if ended := serve(t.Context(), c, k.commit); len(ended) > 0 {
-				k.mu.Lock()
-				k.ended += len(ended)
-				k.mostEnds = max(k.mostEnds, len(ended))
-				k.mu.Unlock()
-			}
+			serve(t.Context(), c, k.commit)
 		}
 	}()
 	synctest.Wait()
@@ -174,14 +169,12 @@ func newCleaner(reader Reader) *Cleaner {
 }
 
 // serve does what a Cleaner asks for next, as the loop does.
-func serve(ctx context.Context, c *Cleaner, commit func([]nft.Op) error) (ended Departures) {
+func serve(ctx context.Context, c *Cleaner, commit func([]nft.Op) error) {
 	select {
 	case <-ctx.Done():
 	case b := <-c.Batches:
 		b.Answer <- commit(b.Ops())
-	case ended = <-c.Ended:
 	}
-	return ended
 }
 
 // check compares how many entries name the endpoint that stays, and the one that leaves.
@@ -193,81 +186,48 @@ func (k *entryTable) check(t *testing.T, staying, leaving int) {
 	}
 }
 
-// TestEntriesOfDepartedEndpointsGo, a few at a time, and so does one that the first reading missed. Then the
-// departure ends.
+// TestEntriesOfDepartedEndpointsGo, a few at a time, and so does one that the first reading missed. Then the map is read
+// no more.
 func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()
 		c := k.run(t)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays, leaves)}})
+		c.Committed(members(stays, leaves))
 		k.put(0, 1_000, stays)
 		k.put(1_000, 1_000, leaves)
-		c.Committed(left())
+		c.Committed(left(stays))
 		synctest.Wait()
 		k.check(t, 1_000, 0)
-		if largest, _ := k.seen(); largest > perBatch {
-			t.Errorf("%d entries in one batch", largest)
+		if k.largest > perBatch {
+			t.Errorf("%d entries in one batch", k.largest)
 		}
 		k.put(2_000, 1, leaves)
-		time.Sleep(settling)
+		time.Sleep(2 * settling)
 		synctest.Wait()
 		k.check(t, 1_000, 0)
-		if _, ended := k.seen(); ended != 0 {
-			t.Error("the departure has ended although the latest reading found an entry")
-		}
 		time.Sleep(10 * settling)
 		synctest.Wait()
-		if _, ended := k.seen(); ended != 1 {
-			t.Errorf("%d departures have ended in the end, want 1", ended)
+		before := k.readings
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if k.readings != before {
+			t.Errorf("%d readings after the last wrong entry has gone", k.readings-before)
 		}
 	})
 }
 
-// TestDeparturesEndInParts: the departures of all ports of a large Service end a bounded number at a time.
-func TestDeparturesEndInParts(t *testing.T) {
+// TestEntryMissedAtOnce: the reading right after a commit finds nothing wrong. Another one begins a second after the
+// commit, since packets change the map meanwhile.
+func TestEntryMissedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()
 		c := k.run(t)
-		changes, departure := left(), left().Departed[0]
-		for range 3*endsPerCommit + 1 {
-			departure.Addr = departure.Addr.Next()
-			changes.Departed = append(changes.Departed, departure)
-		}
-		c.Committed(changes)
-		time.Sleep(10 * settling)
+		c.Committed(left(stays))
 		synctest.Wait()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.ended != len(changes.Departed) || k.mostEnds > endsPerCommit {
-			t.Errorf("%d of %d departures have ended, %d at a time", k.ended, len(changes.Departed), k.mostEnds)
-		}
-	})
-}
-
-// TestSlowLoopCostsNoRest: while the loop takes departures, a second for each part, the cleaner does not work. It does
-// not rest for that.
-func TestSlowLoopCostsNoRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newEntryTable()
-		c := newCleaner(k)
-		go c.Run(t.Context())
-		depart := func(n int) (took time.Duration) {
-			changes, departure := left(), left().Departed[0]
-			for len(changes.Departed) < n {
-				departure.Addr = departure.Addr.Next()
-				changes.Departed = append(changes.Departed, departure)
-			}
-			began := time.Now()
-			for c.Committed(changes); n > 0; time.Sleep(time.Second) {
-				n -= len(serve(t.Context(), c, k.commit))
-			}
-			return time.Since(began)
-		}
-		const parts = 5
-		depart(parts * endsPerCommit)
-		if took := depart(1); took > 2*settling+time.Second {
-			t.Errorf("after %d departures the next one ended after %v", parts*endsPerCommit, took)
-		}
+		k.put(0, 1, leaves)
+		time.Sleep(2 * settling)
+		synctest.Wait()
+		k.check(t, 0, 0)
 	})
 }
 
@@ -281,7 +241,7 @@ func TestReplacedEntryStays(t *testing.T) {
 			k.entries[mine.Key] = mine.Element
 			delete(k.entries, entry(1, leaves).Key)
 		}
-		k.run(t).Committed(left())
+		k.run(t).Committed(left(stays))
 		synctest.Wait()
 		k.check(t, 1, 0)
 	})
@@ -293,15 +253,14 @@ func TestEntriesOfReturnedEndpointStay(t *testing.T) {
 		k := newEntryTable()
 		k.put(0, 3, leaves)
 		c := k.run(t)
-		k.lookedUp = func() { c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays, leaves)}}) }
-		c.Committed(left())
+		k.lookedUp = func() { c.Committed(members(stays, leaves)) }
+		c.Committed(left(stays))
 		synctest.Wait()
 		k.check(t, 0, 3)
 	})
 }
 
-// TestMapGoesBeforeTheBatch: a map that the loop removes between the reading and the batch is no failure, and the
-// departure ends.
+// TestMapGoesBeforeTheBatch: a map that the loop removes between the reading and the batch is no failure.
 func TestMapGoesBeforeTheBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()
@@ -310,20 +269,24 @@ func TestMapGoesBeforeTheBatch(t *testing.T) {
 		c := newCleaner(k)
 		c.log = zap.New(core)
 		go c.Run(t.Context())
-		c.Committed(left())
-		ended := 0
+		c.Committed(left(stays))
+		served := 0
 		go func() {
 			for t.Context().Err() == nil {
-				ended += len(serve(t.Context(), c, func([]nft.Op) error {
+				serve(t.Context(), c, func([]nft.Op) error {
+					served++
 					k.fail(unix.ENOENT)
 					return unix.ENOENT
-				}))
+				})
 			}
 		}()
 		time.Sleep(10 * settling)
 		synctest.Wait()
-		if ended != 1 || logs.Len() > 0 {
-			t.Errorf("%d departures have ended, want 1; log: %v", ended, logs.All())
+		before := k.readings
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if served != 1 || k.readings != before || logs.Len() > 0 {
+			t.Errorf("%d batches, %d readings later; log: %v", served, k.readings-before, logs.All())
 		}
 	})
 }
@@ -333,19 +296,19 @@ func TestEntriesWithoutGroupGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()
 		c := k.run(t)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays, leaves)}})
+		c.Committed(members(stays, leaves))
 		k.fail(unix.ENOMEM)
 		k.put(0, 10, stays)
 		k.put(10, 10, leaves)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group()}})
+		c.Committed(left())
 		synctest.Wait()
 		k.check(t, 10, 10)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays)}})
+		c.Committed(members(stays))
 		k.fail(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		k.check(t, 10, 0)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group()}})
+		c.Committed(left())
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		k.check(t, 0, 0)
@@ -360,7 +323,7 @@ func TestFullMapMakesRoom(t *testing.T) {
 			k := newEntryTable()
 			k.mute = mute
 			c := k.run(t)
-			c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays)}})
+			c.Committed(members(stays))
 			time.Sleep(lookInterval + time.Second) // the first look
 			k.put(0, mapSize, stays)
 			time.Sleep(lookInterval)
@@ -380,11 +343,11 @@ func TestTimeoutOfEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()
 		c := k.run(t)
-		c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays)}})
+		c.Committed(members(stays))
 		k.put(0, 200, stays)
-		slower := group(stays)
-		slower.Timeout = 2 * time.Hour
-		c.Committed(affinity.Changes{Groups: []affinity.Group{slower}})
+		slower := members(stays)
+		slower.Groups[0].Timeout = 2 * time.Hour
+		c.Committed(slower)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		k.check(t, 200, 0)
@@ -444,14 +407,16 @@ func TestReplacedEntryStaysInKernel(t *testing.T) {
 	}()
 	defer func() { stop(); <-done }()
 	refused := 0
-	c.Committed(left())
-	for len(serve(t.Context(), c, func(ops []nft.Op) error {
-		err := k.Commit(t.Context(), nft.Batch{Ops: ops})
-		if errors.Is(err, unix.EEXIST) {
-			refused++
-		}
-		return err
-	})) == 0 {
+	c.Committed(left(stays))
+	for done := false; !done; {
+		serve(t.Context(), c, func(ops []nft.Op) error {
+			err := k.Commit(t.Context(), nft.Batch{Ops: ops})
+			if errors.Is(err, unix.EEXIST) {
+				refused++
+			}
+			done = err == nil
+			return err
+		})
 	}
 	held, err := k.Elements(t.Context(), nft.IP, entryMap)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,28 +33,27 @@ func endpoints(text string) (list []netip.AddrPort) {
 	return list
 }
 
-// TestCompare: which groups change, and which endpoints leave and come, when the lists of a Service port do. The
-// group of the cluster-wide list with port 80 has the number 4, that of the local list 5; of port 90, 6 and 7.
+// TestCompare: which groups a Service port has, with their members, and which change, when its lists do. The group of
+// the cluster-wide list with port 80 has the number 4, that of the local list 5; of port 90, 6 and 7.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
 		name, before, local, after, afterLocal string
 		timeout                                time.Duration
-		groups, left, came                     string
+		joint                                  bool
+		members, changed, freed                string
 	}{
-		{name: "nothing", before: "1:80 2:80", after: "1:80 2:80"},
-		{name: "new", after: "1:80", groups: "4:1", came: "4.1"},
-		{name: "gone", before: "1:80 2:80", groups: "4:0", left: "4.1 4.2"},
-		{name: "an endpoint leaves", before: "1:80 2:80", after: "1:80", groups: "4:1", left: "4.2"},
-		{name: "an endpoint comes", before: "1:80", after: "1:80 2:80", groups: "4:2", came: "4.2"},
-		{name: "another timeout", before: "1:80", after: "1:80", timeout: time.Minute, groups: "4:1"},
-		{name: "the port changes", before: "1:80 2:80", after: "3:90", groups: "4:0 6:1", left: "4.1 6.1 4.2 6.2",
-			came: "6.3"},
-		{name: "the port of one endpoint changes", before: "1:80 2:80", after: "1:80 2:90", groups: "4:1 6:1", left: "4.2",
-			came: "6.2"},
-		{name: "the local list alone is used", before: "1:80 2:80", afterLocal: "1:80", groups: "4:0 5:1",
-			left: "4.1 4.2 5.2", came: "5.1"},
-		{name: "it leaves both lists", before: "1:80 2:80", local: "2:80", after: "1:80", afterLocal: "", groups: "4:1 5:0",
-			left: "5.2 4.2 4.2"},
+		{name: "nothing", before: "1:80 2:80", after: "1:80 2:80", members: "4:2"},
+		{name: "new", after: "1:80", members: "4:1", changed: "4"},
+		{name: "gone", before: "1:80 2:80", changed: "gone 4", freed: "2 1"},
+		{name: "an endpoint leaves", before: "1:80 2:80", after: "1:80", members: "4:1"},
+		{name: "another timeout", before: "1:80", after: "1:80", timeout: time.Minute, members: "4:1", changed: "4"},
+		{name: "the port changes", before: "1:80 2:80", after: "3:90", members: "6:1", changed: "6 gone 4", freed: "2"},
+		{name: "the port of one endpoint changes", before: "1:80 2:80", after: "1:80 2:90", members: "4:1 6:1",
+			changed: "6"},
+		{name: "the local list alone is used", before: "1:80 2:80", afterLocal: "1:80", members: "5:1", changed: "5 gone 4"},
+		{name: "it leaves the local list", before: "1:80 2:80", local: "2:80", after: "1:80", members: "4:1",
+			changed: "gone 5"},
+		{name: "the list is shared", before: "1:80 2:80", joint: true, changed: "4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			facts := Facts{ID: tracker.PortID{Service: "web", Family: tracker.IPv4}, Timeout: time.Hour}
@@ -63,36 +61,50 @@ func TestCompare(t *testing.T) {
 				return map[string]uint32{identity(facts.ID): 1, groupIdentity(facts.ID, 80): 2,
 					groupIdentity(facts.ID, 90): 3}[text]
 			}
-			side := func(cluster, local string) Port {
-				if cluster+local == "" {
+			side := func(have Port, cluster, local string) Port {
+				if cluster+local == "" && !tt.joint {
 					return Port{}
 				}
 				facts.Cluster, facts.Local = endpoints(cluster), endpoints(local)
-				return New(facts, fixed)
+				return have.Next(facts, fixed)
 			}
-			p := side(tt.before, tt.local)
+			p := side(Port{}, tt.before, tt.local)
 			if tt.timeout != 0 {
 				facts.Timeout = tt.timeout
 			}
-			q := side(tt.after, tt.afterLocal)
+			if tt.joint {
+				facts.Joint = Joint{Number: 9, Port: 80, Has: [2]bool{true, false}}
+			}
+			q := side(p, tt.after, tt.afterLocal)
 			c := p.Compare(&q)
-			var groups []string
+			var members, groups, freed []string
+			for _, l := range q.Lists {
+				members = append(members, fmt.Sprintf("%d:%d", l.Number, len(l.Members)))
+			}
 			for _, g := range c.Groups {
-				groups = append(groups, fmt.Sprintf("%d:%d", g.Number, len(g.Members)))
+				groups = append(groups, fmt.Sprintf("%s%d", map[bool]string{true: "gone "}[g.List == 0], g.Number))
 			}
-			slices.Sort(groups)
-			names := func(list []Endpoint) string {
-				var words []string
-				for _, e := range list {
-					words = append(words, fmt.Sprintf("%d.%d", e.Number, e.Addr.As4()[3]))
-				}
-				return strings.Join(words, " ")
+			for _, n := range c.Freed {
+				freed = append(freed, fmt.Sprint(n))
 			}
-			got := []string{strings.Join(groups, " "), names(c.Left), names(c.Came)}
-			if diff := cmp.Diff([]string{tt.groups, tt.left, tt.came}, got); diff != "" {
-				t.Errorf("groups, left, came (-want +got):\n%s", diff)
+			got := []string{strings.Join(members, " "), strings.Join(groups, " "), strings.Join(freed, " ")}
+			if diff := cmp.Diff([]string{tt.members, tt.changed, tt.freed}, got); diff != "" {
+				t.Errorf("members, groups, freed (-want +got):\n%s", diff)
+			}
+			if equal := p.EqualGroups(&q); equal != (tt.changed == "") {
+				t.Errorf("equal groups: %t", equal)
 			}
 		})
+	}
+}
+
+// tables is what Wrong asks for: groups and their lists.
+func tables(timeout time.Duration, members map[uint32][]netip.Addr) func(uint32) (Group, List) {
+	return func(n uint32) (Group, List) {
+		if members[n] == nil {
+			return Group{}, List{}
+		}
+		return Group{Number: n, Timeout: timeout}, List{Members: members[n]}
 	}
 }
 
@@ -100,19 +112,15 @@ func TestCompare(t *testing.T) {
 func TestFreshGroup(t *testing.T) {
 	for _, f := range nft.Families {
 		kept, moved, a, b := addr(f, 1), addr(f, 2), addr(f, 3), addr(f, 4)
-		groups := map[uint32]Group{
-			16: {Family: f, Number: 16, Members: []netip.Addr{a, b}, Timeout: time.Hour},
-			17: {Family: f, Number: 17, Members: []netip.Addr{a}, Timeout: time.Hour},
-		}
+		group := tables(time.Hour, map[uint32][]netip.Addr{16: {a, b}, 17: {a}})
 		life := &nft.Life{Timeout: time.Hour, Expires: time.Minute}
 		held := map[string]nft.Element{
 			nft.NumberedKey(f, 16, kept):  {Data: nft.AddrKey(a), Life: life},
 			nft.NumberedKey(f, 16, moved): {Data: nft.AddrKey(b), Life: life},
 		}
-		group := func(n uint32) Group { return groups[n] }
 		changes, stale := Wrong(f, held, 10, group, nil, map[uint32]bool{17: true})
 		want := EntryChange{Key: nft.NumberedKey(f, 17, kept), Data: nft.AddrKey(a), New: true}
-		if len(changes) != 1 || len(stale) != 0 || changes[0].Now == nil || changes[0].Now.Expires != time.Minute {
+		if len(changes) != 1 || stale != 0 || changes[0].Now == nil || changes[0].Now.Expires != time.Minute {
 			t.Fatalf("%s: changes %+v, stale %v", f, changes, stale)
 		}
 		if changes[0].Now = nil; changes[0] != want {
@@ -128,7 +136,7 @@ func TestFreshGroup(t *testing.T) {
 func TestWrong(t *testing.T) {
 	for _, f := range nft.Families {
 		client, a, b, stranger := addr(f, 1), addr(f, 2), addr(f, 3), addr(f, 4)
-		groups := map[uint32]Group{16: {Family: f, Number: 16, Members: []netip.Addr{a, b}, Timeout: time.Hour}}
+		group := tables(time.Hour, map[uint32][]netip.Addr{16: {a, b}})
 		entry := func(ep netip.Addr, timeout, expires time.Duration) nft.Element {
 			return nft.Element{Data: nft.AddrKey(ep), Life: &nft.Life{Timeout: timeout, Expires: expires}}
 		}
@@ -151,7 +159,7 @@ func TestWrong(t *testing.T) {
 			{"a refreshed entry, of which the kernel tells no rest", 16, entry(a, time.Minute, 0), true, "add 1h0m0s 1m0s", 0},
 		} {
 			held := map[string]nft.Element{nft.NumberedKey(f, tt.number, client): tt.entry}
-			changes, stale := Wrong(f, held, 10, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew}, nil)
+			changes, stale := Wrong(f, held, 10, group, map[uint32]bool{16: tt.renew}, nil)
 			var got []string
 			for _, op := range Ops(f, &nft.Set{Name: "affinity-0"}, changes) {
 				for _, e := range op.Elements {
@@ -162,8 +170,8 @@ func TestWrong(t *testing.T) {
 					got = append(got, words)
 				}
 			}
-			if strings.Join(got, ", ") != tt.want || len(stale) != tt.stale {
-				t.Errorf("%s: %s: %v, %d stale endpoints, want %s, %d", f, tt.name, got, len(stale), tt.want, tt.stale)
+			if strings.Join(got, ", ") != tt.want || stale != tt.stale {
+				t.Errorf("%s: %s: %v, %d stale entries, want %s, %d", f, tt.name, got, stale, tt.want, tt.stale)
 			}
 		}
 	}
@@ -184,13 +192,13 @@ func TestUpdateChain(t *testing.T) {
 		want                 []string
 	}{
 		{"one group", "1:80", "", []string{
-			"departed forget drop",
+			"not in members forget drop",
 			"update",
 		}},
 		{"two ports", "1:80 2:90", "", []string{
-			"th dport 80 departed forget drop",
+			"th dport 80 not in members forget drop",
 			"th dport 80 update",
-			"th dport 90 departed forget drop",
+			"th dport 90 not in members forget drop",
 			"th dport 90 update",
 		}},
 		{"both lists", "1:80", "1:80", []string{
@@ -199,7 +207,8 @@ func TestUpdateChain(t *testing.T) {
 			"members update",
 		}},
 	} {
-		p := New(Facts{ID: id, Timeout: time.Hour, Cluster: endpoints(tt.cluster), Local: endpoints(tt.local)}, numbers())
+		p := new(Port).Next(Facts{ID: id, Timeout: time.Hour, Cluster: endpoints(tt.cluster), Local: endpoints(tt.local)},
+			numbers())
 		var got []string
 		for _, rule := range p.UpdateChain(&Settings{Family: nft.IP}).Rules {
 			var words []string
@@ -248,9 +257,9 @@ func TestSharesOfFullMap(t *testing.T) {
 				held[nft.NumberedKey(nft.IP, number, client)] = nft.Element{Data: nft.AddrKey(endpoint), Life: life}
 			}
 		}
-		changes, _ := Wrong(nft.IP, held, tt.room, func(n uint32) Group {
+		changes, _ := Wrong(nft.IP, held, tt.room, func(n uint32) (Group, List) {
 			namespace := map[bool]string{true: "shop", false: "bank"}[n < 6]
-			return Group{Family: nft.IP, Namespace: namespace, Number: n, Members: []netip.Addr{endpoint}, Timeout: time.Hour}
+			return Group{Namespace: namespace, Number: n, Timeout: time.Hour}, List{Members: []netip.Addr{endpoint}}
 		}, nil, nil)
 		left := maps.Clone(tt.have)
 		for _, c := range changes {

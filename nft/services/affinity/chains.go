@@ -90,10 +90,9 @@ func (s *Settings) updateRules() []nft.Rule {
 }
 
 // UpdateChain declares the chain that writes into the client's entry to which endpoint a connection goes, and
-// drops a connection to an endpoint that has left. With it goes the entry that it has followed: the client's
-// next packet chooses anew, whether or not kube-nft runs.
-// If a port has one group, every endpoint of a connection belongs to it, except those in the set of departed
-// endpoints. If both lists have a group, the members of each tell whose entry it is.
+// drops a connection to an endpoint that has left: one that is no member. With it goes the entry that it has followed:
+// the client's next packet chooses anew, whether or not kube-nft runs. If both lists have a group, the members of each
+// tell whose entry it is.
 func (p *Port) UpdateChain(s *Settings) *nft.Chain {
 	chain := &nft.Chain{Name: layout.UpdateChain(p.Number)}
 	onePort := p.onePort()
@@ -105,14 +104,14 @@ func (p *Port) UpdateChain(s *Settings) *nft.Chain {
 			there = nft.Rule{nft.PortIs{Port: g.Port}}
 		}
 		add := func(stmts ...nft.Stmt) { chain.Rules = append(chain.Rules, slices.Concat(there, nft.Rule(stmts))) }
+		member, otherMember := g.members(), other.members()
+		no, neither := member, otherMember
+		no.Not, neither.Not = true, true
 		switch {
 		case other.Number == 0:
-			add(in(layout.DepartedSet, g.Number), g.forget(s.Family), nft.Drop)
+			add(no, g.forget(s.Family), nft.Drop)
 			add(g.update(s.Family))
 		case g.Local: // these rules serve the other list, too
-			member, otherMember := in(layout.MembersSet, g.List), in(layout.MembersSet, other.List)
-			no, neither := member, otherMember
-			no.Not, neither.Not = true, true
 			add(no, neither, g.forget(s.Family), other.forget(s.Family), nft.Drop)
 			add(member, g.update(s.Family))
 			add(otherMember, other.update(s.Family))
@@ -121,9 +120,9 @@ func (p *Port) UpdateChain(s *Settings) *nft.Chain {
 	return chain
 }
 
-// in matches connections to an endpoint that a set has under a number.
-func in(set string, number uint32) nft.InSet {
-	return nft.InSet{Key: []nft.Part{nft.Constant(number), nft.Destination}, Set: set}
+// members matches connections to an endpoint that entries of the group may name.
+func (g *Group) members() nft.InSet {
+	return nft.InSet{Key: []nft.Part{nft.Constant(g.List), nft.Destination}, Set: layout.MembersSet}
 }
 
 func (g *Group) update(f nft.Family) nft.Update {

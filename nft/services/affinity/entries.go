@@ -21,17 +21,22 @@ type EntryChange struct {
 	Left Endpoint  // which the entry names and is no member; zero if the entry changes for another reason
 }
 
+// An Endpoint is an endpoint of the group with a number.
+type Endpoint struct {
+	Number uint32
+	Addr   netip.Addr
+}
+
 // Wrong returns the entries of an affinity map that have to change: those that name no member of their group
-// go, and those of a group in newTimeout get its timeout. group returns the group with a number; the zero
-// Group if no Service port uses the number. stale are the endpoints, members of no group, that entries name. Clients of
+// go, and those of a group in newTimeout get its timeout. group returns the group with a number, and its list; zero ones
+// if no Service port uses the number. stale counts the entries that name an endpoint that is no member. Clients of
 // the other list of the same Service port keep their endpoints in a group that is fresh, if it has them: a traffic
 // policy has changed. What is more than room goes, too: see surplus. This is the one place that decides which entries a
 // map may have.
 func Wrong(
-	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) Group,
+	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) (Group, List),
 	newTimeout, fresh map[uint32]bool,
-) (changes []EntryChange, stale map[Endpoint]bool) {
-	stale = make(map[Endpoint]bool)
+) (changes []EntryChange, stale int) {
 	valid := make(map[string]map[uint32][]string) // keys of entries by namespace and group
 	for key, entry := range held {
 		number, client, ok := nft.SplitNumberedKey(f, key)
@@ -39,7 +44,7 @@ func Wrong(
 		if !ok || !isAddr || entry.Life == nil {
 			continue
 		}
-		if other := group(layout.OtherList(number)); fresh[other.Number] && other.Has(endpoint) {
+		if other, list := group(layout.OtherList(number)); fresh[other.Number] && list.Has(endpoint) {
 			key := nft.NumberedKey(f, other.Number, client)
 			if _, ok := held[key]; !ok {
 				life := &nft.Life{Timeout: other.Timeout, Expires: min(remaining(entry.Life), other.Timeout)}
@@ -47,10 +52,10 @@ func Wrong(
 			}
 		}
 		c := EntryChange{Key: key, Data: entry.Data}
-		switch wanted := group(number); {
-		case !wanted.Has(endpoint):
+		switch wanted, list := group(number); {
+		case !list.Has(endpoint):
 			c.Left = Endpoint{number, endpoint}
-			stale[c.Left] = true
+			stale++
 		case newTimeout[number] && entry.Life.Timeout != wanted.Timeout:
 			c.Now = &nft.Life{Timeout: wanted.Timeout, Expires: min(remaining(entry.Life), wanted.Timeout)}
 		default:

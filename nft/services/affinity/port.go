@@ -8,7 +8,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -25,25 +24,9 @@ type Facts struct {
 
 // Joint are lists of endpoints that several ports of a Service share. The zero value has none.
 type Joint struct {
-	Number  uint32
-	Port    uint16          // of the endpoints
-	Members [2][]netip.Addr // cluster-wide and local
-}
-
-// List is the number under which the set of members has one of the lists.
-func (j *Joint) List(local bool) uint32 { return layout.ListNumber(j.Number, local) }
-
-// MembersSet returns the keys of the elements that the lists have in the set of members, as Port.MembersSet does.
-func (j *Joint) MembersSet() (keys []string) {
-	if len(j.Members[0]) == 0 || len(j.Members[1]) == 0 {
-		return nil
-	}
-	for i, members := range j.Members {
-		for _, addr := range members {
-			keys = append(keys, layout.MemberKey(j.List(i == 1), addr))
-		}
-	}
-	return keys
+	Number uint32
+	Port   uint16  // of the endpoints
+	Has    [2]bool // whether there are endpoints: in the cluster-wide and in the local list
 }
 
 // A Port is the session affinity of one Service port. The zero Port has none.
@@ -52,6 +35,7 @@ type Port struct {
 	Protocol uint8
 	Several  bool    // ports of the Service have affinity: see FollowChains
 	Groups   []Group // ordered by list, then port; most Service ports have one
+	Lists    []List  // of its groups; none if these have Joint lists
 }
 
 // A Group is the endpoints of one list that have the same port. Its affinity entries stand under its
@@ -61,51 +45,74 @@ type Group struct {
 	Family    nft.Family
 	Namespace string
 	Number    uint32
-	List      uint32 // under which the set of members has it
+	List      uint32 // the number of the List that has its endpoints
 	Local     bool   // of the list of this node's endpoints
 	Port      uint16
-	Members   []netip.Addr // sorted: the endpoints that entries may name
 	Timeout   time.Duration
 }
 
-// New returns the affinity of a Service port. number gives a number to an identity: always the same one, and
-// no other identity has it at the same time. All numbers that it gives must have one affinity map.
-func New(facts Facts, number func(identity string) uint32) Port {
-	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol), Several: facts.Several}
-	group := func(local bool, port uint16, members []netip.Addr) Group {
-		g := Group{
-			Family: facts.ID.Family, Namespace: facts.ID.Namespace,
-			Number: layout.ListNumber(number(groupIdentity(facts.ID, port)), local),
-			Local:  local, Port: port, Members: members, Timeout: facts.Timeout,
-		}
-		if g.List = g.Number; facts.Joint.Number != 0 {
-			g.List = facts.Joint.List(local)
-		}
-		return g
+// A List is the endpoints that the entries of one or several groups may name. They are elements of the set of members.
+type List struct {
+	Family  nft.Family
+	Number  uint32
+	Map     string       // that has the entries
+	Members []netip.Addr // sorted
+}
+
+// Has reports whether an endpoint is a member.
+func (l *List) Has(endpoint netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(l.Members, endpoint, netip.Addr.Compare)
+	return ok
+}
+
+// Next returns what the affinity of a Service port becomes. number gives a number to an identity: always the same one,
+// and no other identity has it at the same time. All numbers that it gives must have one affinity map.
+func (p *Port) Next(facts Facts, number func(identity string) uint32) Port {
+	q := Port{Number: p.Number, Protocol: uint8(facts.ID.Protocol), Several: facts.Several}
+	if q.Number == 0 {
+		q.Number = number(identity(facts.ID))
 	}
-	for _, local := range []bool{false, true} {
-		list, joint := facts.Cluster, facts.Joint.Members[0]
-		if local {
-			list, joint = facts.Local, facts.Joint.Members[1]
+	group := func(local bool, port uint16) *Group {
+		q.Groups = append(q.Groups, Group{
+			Family: facts.ID.Family, Namespace: facts.ID.Namespace,
+			Number: layout.ListNumber(p.groupNumber(facts.ID, port, number), local),
+			Local:  local, Port: port, Timeout: facts.Timeout,
+		})
+		return &q.Groups[len(q.Groups)-1]
+	}
+	for i, list := range [][]netip.AddrPort{facts.Cluster, facts.Local} {
+		local := i == 1
+		if facts.Joint.Has[i] {
+			group(local, facts.Joint.Port).List = layout.ListNumber(facts.Joint.Number, local)
 		}
-		if len(joint) > 0 {
-			p.Groups = append(p.Groups, group(local, facts.Joint.Port, joint))
-		}
-		at := make(map[uint16]int) // where the groups of this list are
+		at := make(map[uint16]int) // where the lists of this one's ports are
 		for _, ep := range list {
 			i, known := at[ep.Port()]
 			if !known {
-				i = len(p.Groups)
+				i = len(q.Lists)
 				at[ep.Port()] = i
-				p.Groups = append(p.Groups, group(local, ep.Port(), make([]netip.Addr, 0, len(list)/len(at))))
+				g := group(local, ep.Port())
+				g.List = g.Number
+				q.Lists = append(q.Lists, List{Family: g.Family, Number: g.List, Map: layout.AffinityMap(g.Number),
+					Members: make([]netip.Addr, 0, len(list)/len(at))})
 			}
-			p.Groups[i].Members = append(p.Groups[i].Members, ep.Addr())
+			q.Lists[i].Members = append(q.Lists[i].Members, ep.Addr())
 		}
 	}
-	if len(p.Groups) > 1 {
-		slices.SortFunc(p.Groups, compare)
+	if len(q.Groups) > 1 {
+		slices.SortFunc(q.Groups, compare)
 	}
-	return p
+	return q
+}
+
+// groupNumber is the number of the two groups with a port.
+func (p *Port) groupNumber(id tracker.PortID, port uint16, number func(identity string) uint32) uint32 {
+	for i := range p.Groups {
+		if p.Groups[i].Port == port {
+			return p.Groups[i].Number / 2
+		}
+	}
+	return number(groupIdentity(id, port))
 }
 
 func identity(id tracker.PortID) string { return "affinity " + id.String() }
@@ -150,27 +157,10 @@ func (p *Port) onePort() bool {
 	return !slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Port != p.Groups[0].Port })
 }
 
-// Has reports whether an endpoint is a member.
-func (g *Group) Has(endpoint netip.Addr) bool {
-	_, ok := slices.BinarySearchFunc(g.Members, endpoint, netip.Addr.Compare)
-	return ok
-}
-
-// An Endpoint is an endpoint of the group with a number.
-type Endpoint struct {
-	Number uint32
-	Addr   netip.Addr
-}
-
-// A Change is the difference between two values of one Service port's affinity.
+// A Change is the difference between two values of one Service port's affinity, without that of their lists.
 type Change struct {
-	// Groups are the groups that entries have to follow now: new ones, and those with other members or another
-	// timeout. One that is gone has no members.
+	// Groups are new, or have another list or timeout. One that is gone has no list.
 	Groups []Group
-	// Left and Came are the endpoints that are no members of a group any more, and those that have become one.
-	// Left includes groups that an endpoint was never a member of, if a packet under way to it could make an
-	// entry there: of groups that all have one port, no rule compares the port.
-	Left, Came []Endpoint
 	// Freed are the numbers that the Service port does not need any more, as number returned them.
 	Freed []uint32
 }
@@ -178,30 +168,13 @@ type Change struct {
 // Compare says what a change from p to q means.
 func (p *Port) Compare(q *Port) (c Change) {
 	for i := range q.Groups {
-		now := &q.Groups[i]
-		before := p.Find(now.Local, now.Port)
-		left, came := lists.Difference(before.Members, now.Members, netip.Addr.Compare)
-		for _, addr := range came {
-			c.Came = append(c.Came, Endpoint{now.Number, addr})
-		}
-		if len(left)+len(came) > 0 || before.Timeout != now.Timeout {
+		if now := &q.Groups[i]; p.Find(now.Local, now.Port) != *now {
 			c.Groups = append(c.Groups, *now)
 		}
 	}
-	onePort := q.onePort()
 	for i := range p.Groups {
 		before := &p.Groups[i]
-		now := q.Find(before.Local, before.Port)
-		left, _ := lists.Difference(before.Members, now.Members, netip.Addr.Compare)
-		for _, addr := range left {
-			c.Left = append(c.Left, Endpoint{before.Number, addr})
-			for j := range q.Groups {
-				if g := &q.Groups[j]; onePort && g.Number != before.Number && !g.Has(addr) {
-					c.Left = append(c.Left, Endpoint{g.Number, addr})
-				}
-			}
-		}
-		if now.Number == 0 {
+		if q.Find(before.Local, before.Port).Number == 0 {
 			c.Groups = append(c.Groups, Group{Family: before.Family, Number: before.Number})
 			if q.other(before).Number == 0 && !(before.Local && p.other(before).Number != 0) {
 				c.Freed = append(c.Freed, before.Number/2)
@@ -214,15 +187,19 @@ func (p *Port) Compare(q *Port) (c Change) {
 	return c
 }
 
-// MembersSet returns the keys of the elements that p has in the set of members, without those of Joint lists. Only the
-// rules for a port of both lists look there: see UpdateChain.
-func (p *Port) MembersSet() (keys []string) {
-	for i := range p.Groups {
-		if g := &p.Groups[i]; g.List == g.Number && p.other(g).Number != 0 {
-			for _, addr := range g.Members {
-				keys = append(keys, layout.MemberKey(g.Number, addr))
-			}
-		}
-	}
-	return keys
+// EqualGroups reports whether two values of one Service port's affinity differ in their lists alone.
+func (p *Port) EqualGroups(q *Port) bool {
+	return p.Number == q.Number && p.Several == q.Several && slices.Equal(p.Groups, q.Groups)
+}
+
+// Changes are what a commit changes for affinity entries.
+type Changes struct {
+	Groups []Group // see Change.Groups
+	Lists  []ListChange
+}
+
+// A ListChange is a list that has got other members; none if it is gone.
+type ListChange struct {
+	List
+	Left bool // an endpoint has left it, so that entries may be wrong
 }

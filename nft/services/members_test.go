@@ -16,22 +16,62 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
-	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// departedIn lists the endpoints that stand in a table as departed, without their numbers.
-func departedIn(table *nft.Table) (endpoints []netip.Addr) {
-	for key := range table.Sets[layout.DepartedSet].Map {
-		addr, _ := netip.AddrFromSlice([]byte(key[4:]))
-		endpoints = append(endpoints, addr)
+// checkMembers fails unless entries may name all endpoints to which Service ports with affinity send connections: the
+// chain that updates entries drops connections to others.
+func checkMembers(t *testing.T, table *nft.Table) {
+	t.Helper()
+	for _, f := range readback.New(table).Frontends() {
+		set := layout.AffinityFrontendsMap
+		if f.NodePort() {
+			set = layout.AffinityNodePortsMap
+		}
+		update := table.Sets[set].Map[layout.FrontendKeyOf(f.Frontend)].Verdict
+		if update == nil {
+			continue
+		}
+		isMember := func(ep netip.AddrPort) (is bool) {
+			for _, rule := range table.Chains[update.Chain].Rules {
+				there, member := true, false
+				for _, stmt := range rule {
+					switch s := stmt.(type) {
+					case nft.PortIs:
+						there = s.Port == ep.Port()
+					case nft.InSet:
+						number, _ := s.Key[0].Constant()
+						_, found := table.Sets[s.Set].Map[layout.MemberKey(number, ep.Addr())]
+						member = member || found
+					}
+				}
+				is = is || there && member
+			}
+			return is
+		}
+		for _, ep := range slices.Concat(f.Cluster, f.Local) {
+			if !isMember(ep) {
+				t.Fatalf("%s: connections to %s are dropped: %v", f.Frontend, ep, table.Chains[update.Chain].Rules)
+			}
+		}
 	}
-	slices.SortFunc(endpoints, netip.Addr.Compare)
-	return endpoints
 }
 
-// TestDepartures: endpoints that leave are noted until they come back or have been settled.
-func TestDepartures(t *testing.T) {
+// membersIn lists the endpoints in a set of members.
+func membersIn(table *nft.Table) (list []string) {
+	for key := range table.Sets[layout.MembersSet].Map {
+		number, _ := layout.NumberIn(table.Family, layout.MembersSet, key)
+		addr, _ := netip.AddrFromSlice([]byte(key[4:]))
+		list = append(list, fmt.Sprint(addr, map[bool]string{true: " local"}[layout.IsLocalNumber(number)]))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestMembers: the endpoints that entries of a Service port may name, and which changes of lists may leave wrong entries
+// behind.
+func TestMembers(t *testing.T) {
 	port := affinePort(1, 3)
 	fewer, another, local, without := *port, *port, *port, *port
 	fewer.Cluster = port.Cluster[:2]
@@ -39,88 +79,71 @@ func TestDepartures(t *testing.T) {
 	another.Cluster[2] = netip.AddrPortFrom(port.Cluster[2].Addr(), 9090)
 	local.InternalLocal, local.Local = true, port.Cluster[:1]
 	without.Affinity = 0
-	first, second, third := port.Cluster[0].Addr(), port.Cluster[1].Addr(), port.Cluster[2].Addr()
+	first, second, third := port.Cluster[0].Addr().String(), port.Cluster[1].Addr().String(), port.Cluster[2].Addr().String()
 	for _, tt := range []struct {
 		name  string
 		steps []*tracker.ServicePort
-		want  []netip.Addr
+		want  []string
+		left  int // lists that an endpoint has left
 	}{
-		{"nothing", nil, nil},
-		{"an endpoint leaves", []*tracker.ServicePort{&fewer}, []netip.Addr{third}},
-		{"it comes back", []*tracker.ServicePort{&fewer, port}, nil},
-		{"its port changes", []*tracker.ServicePort{&another}, []netip.Addr{third}},
-		{"its port changes back", []*tracker.ServicePort{&another, port}, []netip.Addr{third}}, // at the other port
-		{"only this node's are chosen", []*tracker.ServicePort{&local}, []netip.Addr{first, second, second, third, third}},
-		{"affinity goes and comes back for fewer", []*tracker.ServicePort{&without, &fewer}, []netip.Addr{third}},
+		{"nothing", nil, []string{first, second, third}, 0},
+		{"an endpoint leaves", []*tracker.ServicePort{&fewer}, []string{first, second}, 1},
+		{"it comes back", []*tracker.ServicePort{&fewer, port}, []string{first, second, third}, 1},
+		{"its port changes", []*tracker.ServicePort{&another}, []string{first, second, third}, 1},
+		{"its port changes back", []*tracker.ServicePort{&another, port}, []string{first, second, third}, 2},
+		{"only this node's are chosen", []*tracker.ServicePort{&local}, []string{first + " local"}, 1},
+		{"affinity goes", []*tracker.ServicePort{&without}, nil, 1},
+		{"affinity goes and comes back for fewer", []*tracker.ServicePort{&without, &fewer}, []string{first, second}, 1},
 	} {
 		r := NewRuleset(testConfig())
 		r.Apply(changed(port))
 		r.Committed()
-		var begun []affinity.Departure
 		for _, step := range tt.steps {
 			r.Apply(changed(step))
-			begun = append(begun, r.AffinityChanges().Departed...)
-			r.Committed()
 		}
-		table := r.Want()[nft.IP]
-		if got := departedIn(table); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: departed %v, want %v", tt.name, got, tt.want)
+		table, left := r.Want()[nft.IP], 0
+		for _, l := range r.AffinityChanges().Lists {
+			if l.Left {
+				left++
+			}
 		}
-		again := NewRuleset(testConfig())
-		again.Adopt(nft.Tables{nft.IP: table})
-		if got := departedIn(again.Want()[nft.IP]); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: after a restart departed %v, want %v", tt.name, got, tt.want)
-		}
-		if n := len(again.AffinityChanges().Departed); n != len(tt.want) {
-			t.Errorf("%s: after a restart %d departures begin, want %d", tt.name, n, len(tt.want))
-		}
-		if r.EndDepartures(begun); len(departedIn(table)) != 0 {
-			t.Errorf("%s: departed %v when all have ended", tt.name, departedIn(table))
+		if got := membersIn(table); !slices.Equal(got, tt.want) || left != tt.left {
+			t.Errorf("%s: members %v, want %v; endpoints left %d lists, want %d", tt.name, got, tt.want, left, tt.left)
 		}
 	}
 }
 
-// TestEarlierDepartureDoesNotEndALaterOne: an endpoint that has come back and left again stays in the set until
-// its latest departure ends.
-func TestEarlierDepartureDoesNotEndALaterOne(t *testing.T) {
-	port := affinePort(1, 2)
-	fewer := *port
-	fewer.Cluster = port.Cluster[:1]
+// TestMembersOfManyPorts: ports of a Service that share their endpoints share the members, too. An endpoint that is
+// replaced is a few elements, whatever the ports.
+func TestMembersOfManyPorts(t *testing.T) {
+	const ports = 200
+	sticky := func(endpoints, at int) tracker.Delta {
+		world := sharingWorld(ports, endpoints)
+		list := clusterPort(at, endpoints).Cluster
+		for i, ep := range list {
+			list[i] = netip.AddrPortFrom(ep.Addr(), 0)
+		}
+		for _, p := range world.Changed {
+			p.Affinity, p.Several, p.Cluster, p.Serving = time.Hour, true, list, list
+		}
+		return world
+	}
 	r := NewRuleset(testConfig())
-	var begun []affinity.Departure
-	for _, step := range []*tracker.ServicePort{port, &fewer, port, &fewer} {
-		r.Apply(changed(step))
-		begun = append(begun, r.AffinityChanges().Departed...)
-		r.Committed()
+	r.Apply(sticky(10, 0))
+	r.Committed()
+	world := sticky(11, 0)
+	for _, p := range world.Changed { // the first one has left
+		p.Cluster, p.Serving = p.Cluster[1:], p.Cluster[1:]
 	}
-	if len(begun) != 2 {
-		t.Fatalf("%d departures, want 2", len(begun))
+	r.Apply(world)
+	if batch := r.Changes(); batch.ElementCount() > 4 {
+		t.Errorf("an endpoint that is replaced is %d elements", batch.ElementCount())
 	}
-	if r.EndDepartures(begun[:1]); len(departedIn(r.Want()[nft.IP])) != 1 {
-		t.Error("the first departure has ended the second one")
+	changes := r.AffinityChanges()
+	if len(changes.Groups) > 0 || len(changes.Lists) != 1 || !changes.Lists[0].Left || len(changes.Lists[0].Members) != 10 {
+		t.Errorf("groups %d, lists %+v, want one list", len(changes.Groups), changes.Lists)
 	}
-	if r.EndDepartures(begun); len(departedIn(r.Want()[nft.IP])) != 0 {
-		t.Error("the second departure has not ended")
-	}
-}
-
-// TestEndpointsThatLeftWhileStopped: an endpoint that the kernel's lists have and the wanted ones have not is a
-// departed one from the first commit on.
-func TestEndpointsThatLeftWhileStopped(t *testing.T) {
-	port := affinePort(1, 3)
-	fewer := *port
-	fewer.Cluster = port.Cluster[:2]
-	before := NewRuleset(testConfig())
-	before.Apply(changed(port))
-	r := NewRuleset(testConfig())
-	r.Adopt(before.Want())
-	r.Apply(changed(&fewer))
-	if got, want := departedIn(r.Want()[nft.IP]), []netip.Addr{port.Cluster[2].Addr()}; !slices.Equal(got, want) {
-		t.Errorf("departed %v, want %v", got, want)
-	}
-	if groups := r.AffinityChanges().Groups; len(groups) != 1 || len(groups[0].Members) != 2 {
-		t.Errorf("groups %+v, want one of two endpoints", groups)
-	}
+	checkMembers(t, r.Want()[nft.IP])
 }
 
 // TestDepartedPackets sends a packet of a client whose entry names an endpoint that has left: it does not arrive
