@@ -209,14 +209,10 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 	if fr.adopted == nil {
 		return nil
 	}
-	for i := range g.wanted {
-		for _, wanted := range frontendsOf(g.wanted[i].ServicePort) {
-			held := fr.adopted.Sets[layout.VerdictMap(wanted.NodePort())]
-			if held == nil {
-				continue
-			}
-			element := held.Map[layout.FrontendKeyOf(wanted.Frontend)]
-			if element.Verdict == nil || layout.NameIn(element.Comment) != layout.Comment(g.wanted[i].ID) {
+	for _, s := range g.wanted {
+		for _, wanted := range frontendsOf(s.ServicePort) {
+			element, ok := fr.adoptedElement(s.ID, wanted.Frontend)
+			if !ok || element.Verdict == nil {
 				continue
 			}
 			if p, _ := layout.PolicyOf(*element.Verdict); p.List == 0 && p.Affinity == 0 {
@@ -233,7 +229,7 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 			}
 			identity := "adopted " + strconv.FormatUint(uint64(number), 10)
 			fr.numbers[number] = identity
-			return &jointList{Joint: fr.lists.NewJoint(number, g.wanted[i].ID, nil, found), identity: identity}
+			return &jointList{Joint: fr.lists.NewJoint(number, s.ID, nil, found), identity: identity}
 		}
 	}
 	return nil

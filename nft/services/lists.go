@@ -3,6 +3,7 @@ package services
 import (
 	"net/netip"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services/lists"
@@ -54,9 +55,8 @@ func (p *portState) listNumber() uint32 {
 }
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
-// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
-// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
-// had; nil if there are none.
+// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. shared is what is known of the
+// shared lists that the port had; nil if there are none.
 func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared, cluster, local []netip.AddrPort) {
 	if fr.adopted == nil {
 		return nil, nil, nil
@@ -67,8 +67,7 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 	}
 	for _, wanted := range frontends {
 		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
-		if held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
-			layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
+		if _, ok := fr.adoptedElement(p.ID, f); !ok {
 			continue
 		}
 		if cluster == nil {
@@ -81,11 +80,21 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 	return shared, cluster, local
 }
 
+// adoptedElement is the element that the kernel had at start for a frontend. ok says that it was this Service port's, as
+// its comment shows.
+func (fr *familyRules) adoptedElement(id tracker.PortID, f tracker.Frontend) (e nft.Element, ok bool) {
+	held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]
+	if held == nil {
+		return e, false
+	}
+	e = held.Map[layout.FrontendKeyOf(f)]
+	return e, layout.NameIn(e.Comment) == layout.Comment(id)
+}
+
 // readAdopted is what the kernel held at start, seen as Services.
 func (fr *familyRules) readAdopted() readback.Table {
 	if fr.adoptedView == nil {
-		view := readback.New(fr.adopted)
-		fr.adoptedView = view
+		fr.adoptedView = readback.New(fr.adopted)
 	}
 	return *fr.adoptedView
 }

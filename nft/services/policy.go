@@ -138,20 +138,14 @@ func nextPolicies(p layout.Policy) []layout.Policy {
 
 // balancesOf lists the choosing chains that the policy's own chain goes to. With affinity or shared
 // lists they belong to the Service port.
-func balancesOf(p layout.Policy) []lists.Balance {
+func balancesOf(p layout.Policy) (used []lists.Balance) {
 	if p.SourceRanges != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
-	cluster, local := balanceOf(p, false), balanceOf(p, true)
-	switch {
-	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
-		return []lists.Balance{cluster}
-	case p.Kind == layout.InternalLocal:
-		return []lists.Balance{local}
-	case p.Kind == layout.ExternalLocal && p.Local > 0:
-		return []lists.Balance{cluster, local}
-	case p.Kind == layout.ExternalLocal:
-		return []lists.Balance{cluster}
+	for _, b := range []lists.Balance{balanceOf(p, false), balanceOf(p, true)} {
+		if b.Capacity > 0 {
+			used = append(used, b)
+		}
 	}
-	return nil
+	return used
 }

@@ -111,10 +111,13 @@ func (b Balance) shortest() int { return max(2, b.Capacity-3) }
 
 // first is the choice of the first endpoint, lower that among as many as the next lower
 // power of two.
-func (b Balance) first() Balance { return Balance{NodePort: b.NodePort, Local: b.Local, Capacity: 1} }
+func (b Balance) first() Balance { return b.byChance(1) }
 
-func (b Balance) lower() Balance {
-	return Balance{NodePort: b.NodePort, Local: b.Local, Capacity: 1 << (bits.Len(uint(b.Capacity-1)) - 1)}
+func (b Balance) lower() Balance { return b.byChance(1 << (bits.Len(uint(b.Capacity-1)) - 1)) }
+
+func (b Balance) byChance(capacity int) Balance {
+	b.Capacity, b.Hash = capacity, layout.NoHash
+	return b
 }
 
 // below is the chain that draws below the next lower power of two.
@@ -126,14 +129,12 @@ func (b Balance) below() string {
 }
 
 // Next lists the choices whose chains the chains of b go to.
-func (b Balance) Next() []Balance {
-	switch {
-	case b.Hash != layout.NoHash:
-		return []Balance{b.first()}
-	case b.Capacity == 1:
-		return nil
-	case b.Capacity > exactLengths:
-		return []Balance{b.first(), b.lower()}
+func (b Balance) Next() (next []Balance) {
+	if b != b.first() {
+		next = append(next, b.first())
 	}
-	return []Balance{b.first()}
+	if b.Hash == layout.NoHash && b.Capacity > exactLengths {
+		next = append(next, b.lower())
+	}
+	return next
 }
