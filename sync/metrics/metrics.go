@@ -195,23 +195,23 @@ func (m *Metrics) SafetyCheck(reasons []string) (set func(reason string, active 
 	}
 }
 
-// ForeignProxy adds kube_nft_foreign_proxy. Call it once at most; found may be called from any
-// goroutine.
-func (m *Metrics) ForeignProxy(found func() bool) {
-	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+// ForeignProxy adds kube_nft_foreign_proxy, and returns the function that sets it. Call it once at most.
+func (m *Metrics) ForeignProxy() (set func(found bool)) {
+	gauge := promauto.With(m.registry).NewGauge(prometheus.GaugeOpts{
 		Name: "kube_nft_foreign_proxy",
 		Help: "1 while kube-proxy also has rules on this node. Absent with --service-proxy-name.",
-	}, func() float64 { return oneIf(found()) })
+	})
+	return func(found bool) { gauge.Set(oneIf(found)) }
 }
 
-// ForwardRefusals adds kube_nft_forward_refusals. Call it once at most; number may be called from any
-// goroutine.
-func (m *Metrics) ForwardRefusals(number func() int64) {
-	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+// ForwardRefusals adds kube_nft_forward_refusals, and returns the function that sets it. Call it once at most.
+func (m *Metrics) ForwardRefusals() (set func(number int)) {
+	gauge := promauto.With(m.registry).NewGauge(prometheus.GaugeOpts{
 		Name: "kube_nft_forward_refusals",
 		Help: "Chains of other programs, and kernel parameters, that refuse connections to endpoints on their way through " +
 			"this node.",
-	}, func() float64 { return float64(number()) })
+	})
+	return func(number int) { gauge.Set(float64(number)) }
 }
 
 // Labels. Values of ip_family are IPv4 and IPv6.

@@ -13,9 +13,9 @@ import (
 // takeover waits. The loop's first Take returns what the interim took.
 type interim struct {
 	tracker *tracker.Tracker
-	follow  func(*tracker.Delta) // brings the answers up to date
-	wake    <-chan struct{}      // has a value when the tracker has changed
-	taken   tracker.Delta        // of the goroutine that follows, then of the loop
+	monitor *monitor
+	wake    <-chan struct{} // has a value when the tracker has changed
+	taken   tracker.Delta   // of the goroutine that follows, then of the loop
 
 	mu       sync.Mutex
 	end      func() // nil if it never began
@@ -38,7 +38,7 @@ func (i *interim) begin(ctx context.Context) {
 	following.Go(func() {
 		for {
 			delta := i.tracker.Take()
-			i.follow(&delta)
+			i.monitor.applyHealthChecks(&delta, i.tracker)
 			i.taken.Merge(delta)
 			select {
 			case <-ctx.Done():

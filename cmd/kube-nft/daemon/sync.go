@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,7 +13,6 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/flows"
@@ -48,10 +46,7 @@ func (d *daemon) sync(ctx context.Context, group *errgroup.Group) error {
 		return d.runShadow(ctx, group, ruleset)
 	}
 	s := &syncer{daemon: d, group: group, ruleset: ruleset, localhost: newLocalhostPorts(ctx, d.config, d.log)}
-	source := &interim{
-		tracker: d.tracker, wake: d.queue.Notified(),
-		follow: func(delta *tracker.Delta) { d.monitor.applyHealthChecks(delta, d.tracker) },
-	}
+	source := &interim{tracker: d.tracker, monitor: d.monitor, wake: d.queue.Notified()}
 	if d.turn.Follows {
 		source.begin(ctx)
 	}
@@ -151,10 +146,11 @@ func (d *daemon) failed(err error) {
 func (d *daemon) safetyStop(err error) {
 	d.monitor.proxy.Hold(err != nil)
 	d.monitor.safety.reportCommit(err)
-	if err != nil {
-		d.tracker.TakeAll()
+	if err == nil {
+		return
 	}
-	if d.takeover != nil && err != nil {
+	d.tracker.TakeAll()
+	if d.takeover != nil {
 		d.takeover.safetyStop(err)
 	}
 }
@@ -192,29 +188,6 @@ func (d *daemon) missingNode() string {
 	return ""
 }
 
-// watchNeighbours notices other programs that harm Services until ctx ends.
-func (s *syncer) watchNeighbours(ctx context.Context) {
-	c, m := s.daemon.config, s.daemon.monitor
-	w := &neighbours.Watch{Log: s.daemon.log,
-		Pauses: func() bool { return s.daemon.takeover.progress().state == migrate.Replacing },
-		Warn:   func(reason, text string) { m.events.Node(reason, "Watch", text) }}
-	var proxy atomic.Bool
-	var refusals atomic.Int64
-	m.metrics.ForwardRefusals(refusals.Load)
-	if c.ServiceProxyName == "" { // with a name, another proxy belongs on this node
-		m.metrics.ForeignProxy(proxy.Load)
-		s.group.Go(func() error {
-			return w.Proxy(ctx, c.HostProc, func(found bool) {
-				proxy.Store(found)
-				m.services.StandIn(found) // it has the health-check node ports until it ends
-			})
-		})
-	}
-	s.group.Go(func() error {
-		return w.Forward(ctx, &s.sample, 1<<c.MasqueradeBit, func(n int) { refusals.Store(int64(n)) })
-	})
-}
-
 // options returns the settings of the sync loop, with what the daemon's settings request beside it.
 func (s *syncer) options(ctx context.Context) proxysync.Options {
 	options := s.daemon.options()
@@ -242,10 +215,7 @@ func (s *syncer) run(ctx context.Context) error {
 		defer table.Close()
 		s.loop.CleanFlows(conntrack.NewReconciler(table))
 	}
-	s.group.Go(func() error {
-		d.ejection.Run(ctx)
-		return nil
-	})
+	s.group.Go(func() error { d.ejection.Run(ctx); return nil })
 	entries, err := kernel.Open()
 	if err != nil {
 		return err

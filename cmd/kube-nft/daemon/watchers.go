@@ -1,18 +1,42 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/neighbours"
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft/migrate"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/ejection"
+	"github.com/kube-nft/kube-nft/sync/flows"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
+
+// watchNeighbours notices other programs that harm Services until ctx ends.
+func (s *syncer) watchNeighbours(ctx context.Context) {
+	c, m := s.daemon.config, s.daemon.monitor
+	w := &neighbours.Watch{Log: s.daemon.log,
+		Pauses: func() bool { return s.daemon.takeover.progress().state == migrate.Replacing },
+		Warn:   func(reason, text string) { m.events.Node(reason, "Watch", text) }}
+	setRefusals := m.metrics.ForwardRefusals()
+	if c.ServiceProxyName == "" { // with a name, another proxy belongs on this node
+		setProxy := m.metrics.ForeignProxy()
+		s.group.Go(func() error {
+			return w.Proxy(ctx, c.HostProc, func(found bool) {
+				setProxy(found)
+				m.services.StandIn(found) // it has the health-check node ports until it ends
+			})
+		})
+	}
+	s.group.Go(func() error { return w.Forward(ctx, &s.sample, 1<<c.MasqueradeBit, setRefusals) })
+}
 
 // newEjection returns the watcher of endpoints that do not answer. It watches once it runs and a Service asks for it.
 func (d *daemon) newEjection() *ejection.Watcher {
@@ -53,4 +77,21 @@ func (d *daemon) ejectedByService() map[metrics.Service]int {
 		count[metrics.Service{Namespace: e.Port.Namespace, Name: e.Port.Service}]++
 	}
 	return count
+}
+
+// endingsBuffer is what may wait for flow metrics: 16,000 connections that ended, or more.
+const endingsBuffer = 16 << 20
+
+// newFlows returns the counter of what connections to Services move.
+func (d *daemon) newFlows() *flows.Counter {
+	return flows.New(flows.Options{
+		Log: d.log, Committed: d.view, CPUTime: proxysync.ThreadTime,
+		Exists: func(s flows.Service) bool {
+			_, ok := d.tracker.ServiceUID(s.Namespace, s.Name)
+			return ok
+		},
+		Open:    func() (flows.Table, error) { return conntrack.Open() },
+		Listen:  func() (flows.Endings, error) { return conntrack.Listen(endingsBuffer) },
+		Account: func() error { return errors.Join(logSysctls(conntrack.Account(sysctlRoot), d.log)...) },
+	})
 }
