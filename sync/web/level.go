@@ -44,19 +44,19 @@ func (f *LevelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, err)
 		return
 	}
-	setLevel(f.Level, level, r.RemoteAddr, f.Log)
+	f.set(level, r.RemoteAddr)
 	fmt.Fprintf(w, "log level %s\n", level)
 }
 
-// setLevel changes the level of the log, and leaves a line about it whichever of the two is the quieter.
-func setLevel(to zap.AtomicLevel, level zapcore.Level, by string, log *zap.Logger) {
-	before := to.Level()
+// set changes the level, and leaves a line about it whichever of the two is the quieter.
+func (f *LevelFlag) set(level zapcore.Level, by string) {
+	before := f.Level.Level()
 	if before == level {
 		return
 	}
-	to.SetLevel(min(before, level))
-	log.Warn("log level changed", zap.Stringer("from", before), zap.Stringer("to", level), zap.String("by", by))
-	to.SetLevel(level)
+	f.Level.SetLevel(min(before, level))
+	f.Log.Warn("log level changed", zap.Stringer("from", before), zap.Stringer("to", level), zap.String("by", by))
+	f.Level.SetLevel(level)
 }
 
 // Constant answers every request with the same body.

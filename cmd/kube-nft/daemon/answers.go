@@ -28,7 +28,7 @@ const (
 // status answers kube-nft status and kube-nft ready.
 func (d *daemon) status() *peer.Status {
 	s := d.monitor.status()
-	s.NodeMissing, s.Shadow = nodeMissing(d.tracker)(), d.shadow.Status()
+	s.NodeMissing, s.Shadow = nodeMissing(d.tracker), d.shadow.Status()
 	for _, u := range d.tracker.Unserved(maxUnserved) {
 		s.Unserved = append(s.Unserved, peer.UnservedService{Namespace: u.Namespace, Name: u.Name,
 			Reason: u.Reason, Addresses: u.Addresses[:min(len(u.Addresses), maxUnservedAddresses)],

@@ -67,11 +67,10 @@ func (t *takeover) safetyStop(err error) {
 // endAfter ends migrate apply if the takeover does not go on by itself soon after it has entered a state, with the
 // error that led there.
 func (t *takeover) endAfter(s migrate.State, err error) {
-	var tables *migrate.TablesError
 	switch {
 	case s == migrate.Taken && t.needed, s == migrate.Draining: // the daemon that follows sees to the rest
 		t.apply.end(errApplied)
-	case err != nil && !errors.As(err, &tables):
+	case err != nil && !errors.As(err, new(*migrate.TablesError)):
 		t.apply.end(err)
 	}
 }

@@ -44,7 +44,7 @@ type daemon struct {
 	turn     *peer.Turn
 	waits    atomic.Pointer[string] // what the first commit waits for, beside the takeover
 
-	// Of open.
+	// What open opens.
 	kernel   *kernel.Client // nil in the shadow mode
 	families []nft.Family
 	lacks    nft.Lacks // what the kernel cannot do for annotations
@@ -151,11 +151,14 @@ func (d *daemon) open(ctx context.Context, flags map[string]string, apply *apply
 
 // close closes the sockets after a start that failed.
 func (d *daemon) close() {
+	sockets := []*kernel.Client{d.kernel}
 	if d.monitor != nil {
-		d.monitor.close()
+		sockets = append(sockets, d.monitor.scraped, d.monitor.counted)
 	}
-	if d.kernel != nil {
-		d.kernel.Close()
+	for _, socket := range sockets {
+		if socket != nil {
+			socket.Close()
+		}
 	}
 }
 

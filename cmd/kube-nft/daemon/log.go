@@ -19,9 +19,7 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 		c.Log(&line).Warn("log lines were dropped: stderr is blocked", zap.Uint64("lines", dropped))
 		return line.Bytes()
 	}
-	lines := newLineWriter(w, notice)
-	lines.terminal = config.IsTerminal(w)
-	return c.Log(lines)
+	return c.Log(newLineWriter(w, notice))
 }
 
 // logStart logs which kube-nft starts, and the notices of its settings.
@@ -57,7 +55,8 @@ const waitingLines = 4096
 // newLineWriter returns a writer in front of w. It writes to w until the process ends. notice makes
 // the line about dropped lines.
 func newLineWriter(w io.Writer, notice func(dropped uint64) []byte) *lineWriter {
-	l := &lineWriter{lines: make(chan logLine, waitingLines), notice: notice}
+	l := &lineWriter{lines: make(chan logLine, waitingLines), notice: notice,
+		terminal: config.IsTerminal(w)}
 	go l.run(w)
 	return l
 }

@@ -57,8 +57,13 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 	c, t := d.config, d.tracker
 	m := &monitor{config: c, log: d.log, families: d.families}
 	d.monitor = m // close closes it after an error
-	if err = m.openSockets(); err != nil {
-		return err
+	if !c.Shadow {
+		if m.scraped, err = kernel.Open(); err == nil && c.ConnectionCounters {
+			m.counted, err = kernel.Open() // of its own: a scrape runs all collectors at the same time
+		}
+		if err != nil {
+			return err
+		}
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), d.queue)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, d.log)
@@ -77,20 +82,6 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 	m.safety = newSafetyCheck(d.log, m.events, m.metrics.SafetyCheck(safetyReasons))
 	m.servers, err = m.newServers(flags)
 	m.await(c.Takeover)
-	for _, server := range m.servers {
-		server.Expected = m.awaits.Load
-	}
-	return err
-}
-
-// openSockets opens the sockets of scrapes. Counters have one of their own: a scrape runs all collectors at the same time.
-func (m *monitor) openSockets() (err error) {
-	if m.config.Shadow {
-		return nil
-	}
-	if m.scraped, err = kernel.Open(); err == nil && m.config.ConnectionCounters {
-		m.counted, err = kernel.Open()
-	}
 	return err
 }
 
@@ -118,16 +109,6 @@ func (m *monitor) listens() bool {
 		}
 	}
 	return m.config.Shadow || m.services.Tried() // kube-proxy has the ports of Services
-}
-
-// close closes the sockets of scrapes, of which none has begun.
-func (m *monitor) close() {
-	if m.scraped != nil {
-		m.scraped.Close()
-	}
-	if m.counted != nil {
-		m.counted.Close()
-	}
 }
 
 // refused records a field of an object that could not be used.
@@ -266,12 +247,10 @@ func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Ad
 	return addrs
 }
 
-// nodeMissing returns a function that reports whether there is no object of this node.
-func nodeMissing(t *tracker.Tracker) func() bool {
-	return func() bool {
-		node := t.Node()
-		return node == nil || node.Gone
-	}
+// nodeMissing reports whether there is no object of this node.
+func nodeMissing(t *tracker.Tracker) bool {
+	node := t.Node()
+	return node == nil || node.Gone
 }
 
 // nodeOf returns the Node whose state /healthz reports. Manifests need not have Node objects:

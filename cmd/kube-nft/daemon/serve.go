@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"context"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -12,13 +14,13 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/sync/web"
 )
-
-// proxyMode is the answer of /proxyMode: kube-proxy's name for the mode that kube-nft replaces.
-const proxyMode = "nftables"
 
 // newServers returns the servers of the settings. flags are what /flagz shows.
 func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
@@ -37,6 +39,7 @@ func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
 			KeepAlive: keepAlive,
 			HardFail:  c.BindAddressHardFail,
 			Failed:    func(err error) { m.events.Node(reason, "Listen", err.Error()) },
+			Expected:  m.awaits.Load,
 			Log:       m.log,
 		})
 	}
@@ -44,6 +47,51 @@ func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
 		healthHandler(m.proxy, m.metrics))
 	add("metrics", "--metrics-bind-address", "FailedToStartMetricServer", c.Metrics, true, metricsHandler)
 	return servers, nil
+}
+
+// newMetrics returns the metrics that the settings request. m has its other parts already, but events.
+func (d *daemon) newMetrics(m *monitor) *metrics.Metrics {
+	var scraped metrics.Kernel
+	if m.scraped != nil {
+		scraped = m.scraped
+	}
+	build, known := debug.ReadBuildInfo()
+	if known {
+		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
+	}
+	component := config.Build()
+	all := metrics.New(metrics.Config{
+		Families: m.families, Changes: d.tracker.Changes, Queue: d.queue, Kernel: scraped,
+		Unserved: m.services.Unserved, NodeMissing: func() bool { return nodeMissing(d.tracker) },
+		Build: build, Component: &component, Gates: gates(d.config),
+		Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
+		Ejected:     d.ejectedByService,
+	})
+	if d.shadow != nil {
+		all.Shadow(d.shadow.Metrics)
+	}
+	if m.counted != nil {
+		all.CountConnections(
+			func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
+				return readback.ReadConnections(ctx, m.counted, f, endpoints)
+			}, d.config.EndpointCounters)
+	}
+	if d.flows != nil {
+		all.CountFlows(d.flows)
+	}
+	return all
+}
+
+// gates lists the feature gates for metrics, with their stages as Kubernetes' components name them.
+func gates(c *config.Config) (list []metrics.Gate) {
+	for _, gate := range config.Gates {
+		stage := strings.ToUpper(gate.Stage)
+		if strings.Contains(stage, " ") { // GA in 1.33, since 1.7
+			stage = ""
+		}
+		list = append(list, metrics.Gate{Name: gate.Name, Stage: stage, On: c.Gates[gate.Name]})
+	}
+	return list
 }
 
 // healthHandler answers the kubelet and load balancers.
@@ -66,7 +114,7 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 	mux.Handle("/metrics", m.Handler(log))
 	mux.Handle("/metrics/slis", m.ChecksHandler(log))
 	mux.Handle("/healthz", m.CountPing(web.Constant("text/plain; charset=utf-8", "ok")))
-	mux.Handle("/proxyMode", web.Constant("text/plain; charset=utf-8", proxyMode))
+	mux.Handle("/proxyMode", web.Constant("text/plain; charset=utf-8", "nftables")) // kube-proxy's name
 	mux.Handle("/configz", web.Constant("application/json", string(settings)))
 	paths := []string{"/configz", "/healthz", "/metrics", "/proxyMode"}
 	if c.Flagz {
