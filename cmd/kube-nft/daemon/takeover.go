@@ -194,8 +194,7 @@ func (t *takeover) remove(ctx context.Context, loop *proxysync.Loop) error {
 			return nil
 		}
 		state, rest := migrate.StateAfter(err), stepPause
-		var tables *migrate.TablesError
-		if errors.As(err, &tables) {
+		if errors.As(err, new(*migrate.TablesError)) {
 			rest = repairPause
 		}
 		t.enter(state, err)
@@ -210,6 +209,9 @@ func (t *takeover) remove(ctx context.Context, loop *proxysync.Loop) error {
 			t.log.Warn("takeover: kube-proxy may have left rules where this process cannot look; run kube-nft migrate "+
 				"apply on this node with the privilege",
 				zap.Error(err))
+			return nil
+		}
+		if ctx.Err() != nil { // the daemon ends, or migrate apply does because of err
 			return nil
 		}
 		t.log.Error("takeover: cannot remove all that kube-proxy left; retrying", zap.Error(err),
