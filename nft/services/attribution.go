@@ -47,8 +47,10 @@ func (r *Ruleset) Attributed(f nft.Family, set, key string) (namespace, name str
 
 // Port returns what the ruleset holds of a Service port; nil if it holds nothing.
 func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
-	if family := r.families[id.Family]; family != nil && family.ports[id] != nil {
-		return family.ports[id].current
+	if family := r.families[id.Family]; family != nil {
+		if port := family.ports[id]; port != nil {
+			return port.current
+		}
 	}
 	return nil
 }

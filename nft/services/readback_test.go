@@ -95,7 +95,7 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 	if hash := state.claims.first().port.hash(); chooses && got.Hash != hash {
 		t.Errorf("%s: the hash is %d, want %d", got.Frontend, got.Hash, hash)
 	}
-	if owner := state.claims.first().port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
+	if owner := state.claims.first().port.current; want.updates != 0 && got.Affinity != owner.Affinity {
 		t.Errorf("%s: affinity %s, want %s", got.Frontend, got.Affinity, owner.Affinity)
 	}
 }

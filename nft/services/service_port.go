@@ -37,7 +37,7 @@ type program struct {
 	id             tracker.PortID
 	comment        string
 	cluster, local lists.Places   // the lists that the policy uses
-	updateChain    string         // the chain that updates affinity maps; empty without affinity
+	updates        uint32         // the number of the chain that updates affinity maps; 0 without affinity
 	serving        tracker.Served // whose flows are left alone
 	reset          bool           // connections of TCP and SCTP to other endpoints end
 	ping           bool           // its address answers echo requests
@@ -82,7 +82,7 @@ func (c claim) setEndpoints(s *program) {
 	case c.port.affinity.Number != 0:
 		s.policy.Affinity = c.port.affinity.Number
 		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
-		s.updateChain = layout.UpdateChain(s.policy.Affinity)
+		s.updates = s.policy.Affinity
 	case number != 0:
 		s.policy.List = number
 	default:
@@ -197,8 +197,8 @@ func (fr *familyRules) program(state *frontendState) {
 	if have.local.Len()+want.local.Len() > 0 {
 		fr.lists.Write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
-	if have.updateChain != want.updateChain {
-		fr.programUpdates(f, want.updateChain)
+	if have.updates != want.updates {
+		fr.programUpdates(f, want.updates)
 	}
 	if have.ping != want.ping {
 		fr.pinged.program(fr.Journal, f.Address, want.ping)
@@ -238,16 +238,16 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
-func (fr *familyRules) programUpdates(f tracker.Frontend, chain string) {
+func (fr *familyRules) programUpdates(f tracker.Frontend, number uint32) {
 	set := layout.AffinityFrontendsMap
 	if f.NodePort() {
 		set = layout.AffinityNodePortsMap
 	}
-	if chain == "" {
+	if number == 0 {
 		fr.Remove(set, layout.FrontendKeyOf(f))
 		return
 	}
-	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
+	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
 }
 
 // setClusterIP counts the Service ports that have a cluster IP. The zero address stands for none.

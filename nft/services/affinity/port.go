@@ -85,6 +85,9 @@ func (p *Port) Next(facts Facts, number func(identity string) uint32) Port {
 		if facts.Joint.Has[i] {
 			group(local, facts.Joint.Port).List = layout.ListNumber(facts.Joint.Number, local)
 		}
+		if len(list) == 0 {
+			continue
+		}
 		at := make(map[uint16]int) // where the lists of this one's ports are
 		for _, ep := range list {
 			i, known := at[ep.Port()]
