@@ -326,8 +326,8 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			c.slices[0].Endpoints[0].Addresses[0] = thousand[3+i%2].String()
 			must(t, c.SetSlice(c.slices[0].DeepCopy()))
 		}, friendlyTwin{10_000, 3, 1, nil}},
-		{"one of 3 endpoints of 10,000 sticky ports is replaced", func(t *testing.T, c *loudCluster) {
-			c.ofPorts(10_000, 1, thousand[:3])
+		{"one of 3 endpoints of 4,000 sticky ports is replaced", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(4000, 1, thousand[:3])
 			c.service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 			c.set(t)
 		}, func(t *testing.T, c *loudCluster, i int) {
