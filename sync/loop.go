@@ -87,7 +87,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		again: stopped(),
 		skips: skips{
 			ruleset: ruleset, log: options.Log, report: options.Skipped, timer: stopped(),
-			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*skip),
+			skipped: make(map[familyService]*skip),
 		},
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{

@@ -39,7 +39,6 @@ type skips struct {
 	log     *zap.Logger
 	report  func(namespace, service string, err error) // Options.Skipped; may be nil
 
-	changes map[tracker.PortID]portChange // since the last commit
 	skipped map[familyService]*skip
 	timer   *time.Timer // of the next retry
 }
@@ -59,9 +58,6 @@ func (s familyService) compare(other familyService) int {
 		cmp.Compare(s.family, other.family))
 }
 
-// A portChange is a Service port at the last commit and as the source wants it; nil for none.
-type portChange struct{ before, after *tracker.ServicePort }
-
 // A skip is about one Service that is skipped.
 type skip struct {
 	wanted  map[tracker.PortID]*tracker.ServicePort // its ports that differ from the last commit; nil for none
@@ -71,10 +67,10 @@ type skip struct {
 	changed bool // since it was refused
 }
 
-// add records what a delta is about to change in the ruleset.
+// add records what a delta is about to change of the Services that are skipped.
 func (r *skips) add(delta *tracker.Delta) {
-	if n := len(delta.Changed); len(r.changes) == 0 && n > 0 {
-		r.changes = make(map[tracker.PortID]portChange, n)
+	if len(r.skipped) == 0 {
+		return
 	}
 	for id, port := range delta.Changed {
 		r.change(id, port)
@@ -87,31 +83,20 @@ func (r *skips) add(delta *tracker.Delta) {
 // change records a change of a Service port. If its Service is skipped, the whole Service is tried again.
 func (r *skips) change(id tracker.PortID, after *tracker.ServicePort) {
 	skipped := r.skipped[serviceOf(id)]
-	if skipped != nil {
-		if wanted, differs := skipped.wanted[id]; differs && wanted == after {
-			return
-		}
-		skipped.wanted[id], skipped.changed = after, true
-		r.try(skipped)
+	if skipped == nil {
 		return
 	}
-	r.record(id, after)
-}
-
-func (r *skips) record(id tracker.PortID, after *tracker.ServicePort) {
-	change, ok := r.changes[id]
-	if !ok {
-		change.before = r.ruleset.Port(id)
+	if wanted, differs := skipped.wanted[id]; differs && wanted == after {
+		return
 	}
-	change.after = after
-	r.changes[id] = change
+	skipped.wanted[id], skipped.changed = after, true
+	r.try(skipped)
 }
 
 // try puts a skipped Service into the wanted state.
 func (r *skips) try(skipped *skip) {
 	skipped.trying = true
 	for id, port := range skipped.wanted {
-		r.record(id, port)
 		r.set(id, port)
 	}
 }
@@ -125,8 +110,8 @@ func (r *skips) set(id tracker.PortID, port *tracker.ServicePort) {
 	r.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}})
 }
 
-// skip keeps a Service as it was last committed, until it changes or is due.
-func (r *skips) skip(service familyService, now time.Time, err error) {
+// skip keeps a Service as it was last committed, until it changes or is due. wanted are its ports that differ.
+func (r *skips) skip(service familyService, wanted map[tracker.PortID]*tracker.ServicePort, now time.Time, err error) {
 	skipped := r.skipped[service]
 	if skipped == nil || skipped.changed {
 		skipped = &skip{backoff: retry.Backoff{Min: firstRetry, Max: longestRetry}}
@@ -137,14 +122,7 @@ func (r *skips) skip(service familyService, now time.Time, err error) {
 			r.report(service.namespace, service.name, err)
 		}
 	}
-	skipped.wanted = make(map[tracker.PortID]*tracker.ServicePort)
-	for id, change := range r.changes {
-		if serviceOf(id) == service {
-			skipped.wanted[id] = change.after
-			delete(r.changes, id)
-		}
-	}
-	skipped.trying = false
+	skipped.wanted, skipped.trying = wanted, false
 	skipped.due = now.Add(skipped.backoff.Next())
 }
 
@@ -160,7 +138,6 @@ func (r *skips) retry() {
 
 // committed ends the skips of Services that a commit contained.
 func (r *skips) committed() {
-	r.changes = make(map[tracker.PortID]portChange) // the first one was large, and clearing it would stay slow
 	var next time.Time
 	for service, skipped := range r.skipped {
 		if skipped.trying {
@@ -241,18 +218,23 @@ func (t *trial) check(ctx context.Context) error {
 // reports whether there are such Services. It tries first without those of which the kernel names an
 // element. If that is not enough, it searches among all that have changed.
 func (t *trial) skipRefused(ctx context.Context, err error) bool {
-	ports, refused := make(map[familyService][]tracker.PortID), make(map[familyService]error)
-	for id := range t.changes {
-		ports[serviceOf(id)] = append(ports[serviceOf(id)], id)
+	changes, refused := t.ruleset.PortChanges(), make(map[familyService]error)
+	ports := make(map[familyService]map[tracker.PortID]*tracker.ServicePort) // as they are wanted
+	for id, change := range changes {
+		service := serviceOf(id)
+		if ports[service] == nil {
+			ports[service] = make(map[tracker.PortID]*tracker.ServicePort)
+		}
+		ports[service][id] = change.After
 	}
 	fallBack := func(service familyService) {
-		for _, id := range ports[service] {
-			t.set(id, t.changes[id].before)
+		for id := range ports[service] {
+			t.set(id, changes[id].Before)
 		}
 	}
 	apply := func(service familyService) {
-		for _, id := range ports[service] {
-			t.set(id, t.changes[id].after)
+		for id, port := range ports[service] {
+			t.set(id, port)
 		}
 	}
 	for err = attribute(t.ruleset, err); isRefusal(err) && len(refused) < maxNamed; err = t.check(ctx) {
@@ -281,7 +263,7 @@ func (t *trial) skipRefused(ctx context.Context, err error) bool {
 	}
 	now := time.Now() // Services that are skipped together are tried together
 	for service, err := range refused {
-		t.skip(service, now, err)
+		t.skip(service, ports[service], now, err)
 	}
 	return true
 }

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,6 +54,26 @@ func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
 		}
 	}
 	return nil
+}
+
+// A PortChange is a Service port at the last commit and as it is wanted; nil for none.
+type PortChange struct{ Before, After *tracker.ServicePort }
+
+// PortChanges returns the Service ports that differ from what they were at the last commit.
+func (r *Ruleset) PortChanges() map[tracker.PortID]PortChange {
+	changes := make(map[tracker.PortID]PortChange)
+	for _, family := range r.families {
+		for _, port := range family.changedPorts { // one that is gone, and another one with its ID, are two
+			id := port.current.ID
+			change := PortChange{changes[id].Before, r.Port(id)}
+			if port.committed != nil {
+				change.Before = port.committed
+			}
+			changes[id] = change
+		}
+	}
+	maps.DeleteFunc(changes, func(_ tracker.PortID, c PortChange) bool { return c.Before == c.After })
+	return changes
 }
 
 func (fr *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {

@@ -58,7 +58,8 @@ type familyRules struct {
 	siblings       map[serviceKey]*portState
 	joints         map[serviceKey][]*jointList
 	adoptedView    *readback.Table
-	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
+	// Since the last commit, see PortChanges, TouchedFrontends and TouchedClusterIPs.
+	changedPorts      []*portState
 	touchedFrontends  []*frontendState
 	touchedClusterIPs []netip.Addr
 }
@@ -404,6 +405,11 @@ func (r *Ruleset) Committed() {
 		for _, state := range family.touchedFrontends {
 			state.touched = false
 		}
+		for _, port := range family.changedPorts {
+			port.committed, port.changed = nil, 0
+		}
+		clear(family.changedPorts)
+		family.changedPorts = emptied(family.changedPorts)
 		clear(family.touchedFrontends)
 		family.touchedFrontends = emptied(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -289,6 +290,43 @@ func (e expectation) result(c client) nft.TraceResult {
 	}
 	endpoints := slices.SortedFunc(slices.Values(p.Endpoints(list)), netip.AddrPort.Compare)
 	return nft.TraceResult{Outcome: "dnat", Endpoints: endpoints, Masquerade: masquerade}
+}
+
+// TestPortChanges: what differs from the last commit is what has changed, come or gone since, whatever was in between.
+func TestPortChanges(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	r := NewRuleset(testConfig())
+	wanted, committed := make(map[tracker.PortID]*tracker.ServicePort), make(map[tracker.PortID]*tracker.ServicePort)
+	for step := range 2000 {
+		port := clusterPort(random.IntN(3), 1+random.IntN(3))
+		switch random.IntN(5) {
+		case 0:
+			r.Committed()
+			committed = maps.Clone(wanted)
+		case 1, 2:
+			r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{port.ID: true}})
+			delete(wanted, port.ID)
+		default:
+			if before := committed[port.ID]; before != nil && random.IntN(3) == 0 {
+				port = before // back to what it was
+			}
+			r.Apply(changed(port))
+			wanted[port.ID] = port
+		}
+		want := make(map[tracker.PortID]PortChange)
+		for i := range 3 {
+			id := clusterPort(i, 0).ID
+			if c := (PortChange{committed[id], wanted[id]}); c.Before != c.After {
+				want[id] = c
+			}
+		}
+		if got := r.PortChanges(); !maps.Equal(got, want) {
+			t.Fatalf("step %d: %v, want %v", step, got, want)
+		}
+		if n := len(r.families[nft.IP].changedPorts); n > 6 {
+			t.Fatalf("step %d: %d ports are kept", step, n)
+		}
+	}
 }
 
 // TestReserve: at an address that is there for Services alone, unused ports are rejected, whatever comes and goes

@@ -18,13 +18,15 @@ type portState struct {
 	frontends      []wantedFrontend
 	cluster, local lists.Places // its endpoints
 	affinity       portAffinity
-	sourceRanges   *sourceRanges    // of its Service; nil if it has none
-	list           *lists.Shared    // nil: it has direct lists, as nearly always
-	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
-	left           *jointList       // joint before, while join works
-	wanted         setting          // what it is to become, while apply works
-	next, previous *portState       // ports of its Service with the same protocol
-	onNode         []netip.AddrPort // its endpoints on this node
+	sourceRanges   *sourceRanges        // of its Service; nil if it has none
+	list           *lists.Shared        // nil: it has direct lists, as nearly always
+	joint          *jointList           // that it shares with other ports of its Service; nil if it has lists of its own
+	left           *jointList           // joint before, while join works
+	wanted         setting              // what it is to become, while apply works
+	next, previous *portState           // ports of its Service with the same protocol
+	committed      *tracker.ServicePort // what it was at the last commit, if it has changed
+	changed        int                  // its place in changedPorts, from 1; 0 if it has not changed
+	onNode         []netip.AddrPort     // its endpoints on this node
 	limits         limits
 }
 
@@ -93,6 +95,7 @@ func (c claim) setEndpoints(s *program) {
 
 // setPort programs a Service port that is new or has changed.
 func (fr *familyRules) setPort(port *portState, to setting) {
+	fr.noteChange(port)
 	p, limits := to.ServicePort, to.limits
 	before, shown := port.frontends, port.current
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
@@ -129,6 +132,14 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 }
 
+// noteChange notes what a Service port was at the last commit.
+func (fr *familyRules) noteChange(port *portState) {
+	if port.changed == 0 {
+		fr.changedPorts = append(fr.changedPorts, port)
+		port.committed, port.changed = port.current, len(fr.changedPorts)
+	}
+}
+
 // changeClaims makes a Service port claim its frontends, and no other ones of those that it had before.
 func (fr *familyRules) changeClaims(port *portState, before []wantedFrontend) {
 	kept := make(map[tracker.Frontend]bool, len(port.frontends))
@@ -159,6 +170,12 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	port := fr.ports[id]
 	if port == nil {
 		return
+	}
+	fr.noteChange(port)
+	if port.committed == nil { // it has come since the last commit
+		last := len(fr.changedPorts) - 1
+		fr.changedPorts[port.changed-1], fr.changedPorts[last].changed = fr.changedPorts[last], port.changed
+		fr.changedPorts = fr.changedPorts[:last]
 	}
 	fr.forgetPort(port)
 	for _, wanted := range port.frontends {
