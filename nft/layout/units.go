@@ -55,7 +55,10 @@ func (u Units) OfElement(set, key string) change.Unit {
 		if number, known := u.members[n]; known && u.want.Chains[ListChain(n/2, IsLocalNumber(n))] == nil {
 			return ofAffinity(number)
 		}
-		return change.Unit{Name: unitName("list", n/2)} // which ports share, or which is gone
+		if _, wanted := u.want.Sets[MembersSet].Map[key]; wanted {
+			return change.Unit{Name: unitName("list", n/2)} // that ports share
+		}
+		return change.Unit{} // the chain of a port may still look for it
 	}
 	if number, ok := InList(set, key); ok {
 		return change.Unit{Name: unitName("list", number)}
