@@ -87,6 +87,7 @@ func manyServices(services, endpoints int) tracker.Delta {
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
 	for i := range services {
 		p := &tracker.ServicePort{
+			Lists: new(tracker.Lists),
 			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
 			UID: fmt.Sprintf("uid-%d", i), Port: 80, HasEndpoints: true,

@@ -103,7 +103,7 @@ func portWith(service string, number byte, endpoint byte) *tracker.ServicePort {
 	p := &tracker.ServicePort{
 		ID:   tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4},
 		Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, number}), HasEndpoints: true,
-		Cluster: []netip.AddrPort{netip.AddrPortFrom(pod(endpoint), 8080)},
+		Lists: &tracker.Lists{Cluster: []netip.AddrPort{netip.AddrPortFrom(pod(endpoint), 8080)}},
 	}
 	p.Serving = p.Cluster
 	return p

@@ -110,8 +110,8 @@ func movedTo(protocol tracker.Protocol, number byte, n int) *tracker.ServicePort
 			Family: tracker.IPv4},
 		Port:      53,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 250, number}),
-		Cluster:   []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, number, byte(n)}), 5353)},
 	}
-	p.HasEndpoints, p.Serving = true, p.Cluster
+	list := []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, number, byte(n)}), 5353)}
+	p.HasEndpoints, p.Lists = true, &tracker.Lists{Cluster: list, Serving: list}
 	return p
 }

@@ -275,7 +275,7 @@ func (e *entry) markChanged(before, now *slice) {
 func (e *entry) forgetListings() { e.listings, e.changed = nil, nil }
 
 // choose makes the lists of endpoints from all endpoints of the port, which must be sorted. Lists
-// that no traffic policy needs are nil.
+// that no traffic policy needs are empty.
 //
 // The cluster-wide list holds the ready endpoints that topology allows; if there are no ready ones,
 // all draining endpoints anywhere. Topology counts only if the control plane has planned for every
@@ -322,18 +322,20 @@ func (p *ServicePort) choose(all []candidate) {
 		}
 	}
 	p.HasEndpoints = anyReady != 0 || anyDraining != 0
-	p.Serving = having(all, nil, serving, ready)
+	l := new(Lists)
+	l.Serving = having(all, nil, serving, ready)
 	switch {
 	case p.ID.Protocol == UDP && p.Settings.KeepUnreadyUDP:
-		p.Serving = having(all, p.Serving, anything)
+		l.Serving = having(all, l.Serving, anything)
 	case p.ID.Protocol != UDP && p.Settings.ResetDeparted:
-		p.Serving = having(all, p.Serving, serving, ready, terminating)
+		l.Serving = having(all, l.Serving, serving, ready, terminating)
 	}
-	p.Cluster = having(all, p.Serving, inCluster)
-	p.Local = having(all, p.Serving, inLocal)
-	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
-	p.ClusterWeights, p.LocalWeights = weights(all, inCluster), weights(all, inLocal)
-	lists := p.endpointLists()
+	l.Cluster = having(all, l.Serving, inCluster)
+	l.Local = having(all, l.Serving, inLocal)
+	l.OnNode = having(all, l.Serving, onNode|inCluster, onNode|inLocal)
+	l.ClusterWeights, l.LocalWeights = weights(all, inCluster), weights(all, inLocal)
+	p.Lists = l
+	lists := l.all()
 	for i, list := range lists { // equal lists share memory
 		for _, earlier := range lists[:i] {
 			if slices.Equal(*earlier, *list) {
@@ -342,21 +344,12 @@ func (p *ServicePort) choose(all []candidate) {
 			}
 		}
 	}
-	if wantLocal && p.Local == nil {
-		p.Local = []netip.AddrPort{}
-	}
 }
 
 // choosesAs reports whether p and another port of its Service choose the same lists from the same endpoints.
 func (p *ServicePort) choosesAs(q *ServicePort) bool {
 	return p.External() == q.External() && p.ExternalLocal == q.ExternalLocal &&
 		(p.ID.Protocol == UDP) == (q.ID.Protocol == UDP)
-}
-
-// shareLists gives p the lists of another port of its Service.
-func (p *ServicePort) shareLists(q *ServicePort) {
-	p.Cluster, p.Local, p.Serving, p.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
-	p.ClusterWeights, p.LocalWeights, p.HasEndpoints = q.ClusterWeights, q.LocalWeights, q.HasEndpoints
 }
 
 // having returns the addresses of the candidates that have all traits of one of sets, nil for

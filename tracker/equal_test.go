@@ -11,6 +11,7 @@ import (
 // TestEqualComparesEveryField: a field that Equal forgets would never be programmed if it changes alone.
 func TestEqualComparesEveryField(t *testing.T) {
 	checkEqual(t, (*ServicePort).Equal)
+	checkEqual(t, (*Lists).equal)
 	checkEqual(t, (*Node).Equal)
 	checkEqual(t, (*service).equal)
 	checkEqual(t, func(f, g *front) bool { return f.equal(*g) })
@@ -19,13 +20,22 @@ func TestEqualComparesEveryField(t *testing.T) {
 // checkEqual compares a zero value with one that differs in one field, for each field.
 func checkEqual[T any](t *testing.T, equal func(a, b *T) bool) {
 	t.Helper()
-	if !equal(new(T), new(T)) {
+	zero := func() *T { // with what it points to
+		v := reflect.New(reflect.TypeFor[T]())
+		for i := range v.Elem().NumField() {
+			if f := v.Elem().Field(i); f.Kind() == reflect.Pointer && f.CanSet() {
+				f.Set(reflect.New(f.Type().Elem()))
+			}
+		}
+		return v.Interface().(*T)
+	}
+	if !equal(zero(), zero()) {
 		t.Errorf("%T: two zero values differ", *new(T))
 	}
 	for i := range reflect.TypeFor[T]().NumField() {
-		changed := new(T)
+		changed := zero()
 		set(reflect.ValueOf(changed).Elem().Field(i))
-		if equal(new(T), changed) {
+		if equal(zero(), changed) {
 			t.Errorf("%T: a change of %s makes no difference", *changed, reflect.TypeFor[T]().Field(i).Name)
 		}
 	}
@@ -44,6 +54,8 @@ func set(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		set(v.Field(0))
+	case reflect.Pointer:
+		set(v.Elem())
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		set(v.Index(0))

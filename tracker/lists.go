@@ -5,6 +5,54 @@ import (
 	"slices"
 )
 
+// Lists are the endpoints of Service ports, sorted. The port of an endpoint is 0 if ServicePort.TargetPort has it. The
+// four lists may share memory.
+type Lists struct {
+	// Cluster is the cluster-wide list; empty also if no frontend uses it, as with a cluster IP
+	// restricted to Local and no other frontend, unless the list stands in for an empty Local (see
+	// Settings.LocalFallback). Local is the list for Local policies; empty also if no policy uses it.
+	Cluster, Local []netip.AddrPort
+
+	// ClusterWeights and LocalWeights are the weights of the endpoints of Cluster and of Local, at least
+	// 1; nil if they are equal, with those that are left out. Endpoints of weight 0 are in neither list.
+	ClusterWeights, LocalWeights []uint16
+
+	// LeftOut are endpoints that Cluster or Local lacks because they do not answer. See Tracker.LeaveOut.
+	LeftOut []LeftOut
+
+	// OnNode are the endpoints of Cluster and Local on this node. Their own connections through the
+	// Service need masquerading (hairpin).
+	OnNode []netip.AddrPort
+
+	// Serving are all endpoints that are serving or ready, on any node, whatever the topology:
+	// connection tracking entries to them stay. Ready endpoints that are not serving belong to
+	// Serving because new connections go to them (publishNotReadyAddresses). Settings may add
+	// endpoints to Serving that are neither: with KeepUnreadyUDP all of a UDP port, with
+	// ResetDeparted the terminating ones of another.
+	Serving []netip.AddrPort
+}
+
+// noLists are those of a port without endpoints.
+var noLists = new(Lists)
+
+// equal reports whether l and m have the same endpoints. Mostly they are the same.
+func (l *Lists) equal(m *Lists) bool {
+	return l == m || sameEndpoints(l.Cluster, m.Cluster) && sameEndpoints(l.Local, m.Local) &&
+		slices.Equal(l.ClusterWeights, m.ClusterWeights) && slices.Equal(l.LocalWeights, m.LocalWeights) &&
+		sameEndpoints(l.OnNode, m.OnNode) && sameEndpoints(l.Serving, m.Serving) && slices.Equal(l.LeftOut, m.LeftOut)
+}
+
+// length is how many endpoints the lists have together.
+func (l *Lists) length() int { return len(l.Cluster) + len(l.Local) + len(l.Serving) + len(l.OnNode) }
+
+// hasEndpoints reports whether a list has endpoints.
+func (l *Lists) hasEndpoints() bool { return l.length() > 0 }
+
+// all are the lists.
+func (l *Lists) all() [4]*[]netip.AddrPort {
+	return [...]*[]netip.AddrPort{&l.Cluster, &l.Serving, &l.Local, &l.OnNode}
+}
+
 // Endpoints returns one of the lists of p, or a part of it, with the ports of the endpoints: the list itself if it has
 // them.
 func (p *ServicePort) Endpoints(list []netip.AddrPort) []netip.AddrPort {
@@ -86,50 +134,31 @@ func sameMemory(a, b []netip.AddrPort) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// endpointLists are the lists of endpoints of p.
-func (p *ServicePort) endpointLists() [4]*[]netip.AddrPort {
-	return [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
-}
-
-// reuse gives the lists of want the memory of equal ones that Take has handed out before: ports that change one by one
-// must not each get lists of their own. Both are sorted by ID.
+// reuse gives want the Lists of have where they are equal: ports that change one by one must not each get their own.
+// Both are sorted by ID.
 func reuse(have, want []*ServicePort) {
 	if len(want) < 2 {
 		return
 	}
-	type pair struct{ have, want *netip.AddrPort }
-	compared, known := make(map[pair]bool), make(map[*netip.AddrPort][]netip.AddrPort)
-	var last [4]pair // of the four lists
+	type pair struct{ have, want *Lists }
+	compared, known := make(map[pair]bool), make(map[*Lists]*Lists)
+	var last pair
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		if h == nil || w == nil {
 			return
 		}
-		for i, list := range w.endpointLists() {
-			old := *h.endpointLists()[i]
-			if len(old) == 0 || len(old) != len(*list) {
-				continue
-			}
-			between := pair{&old[0], &(*list)[0]}
-			if between == last[i] {
-				continue
-			}
-			if known[between.want] == nil && !compared[between] && slices.Equal(old, *list) {
-				known[between.want] = old
-			}
-			compared[between], last[i] = true, between
+		between := pair{h.Lists, w.Lists}
+		if between == last {
+			return
 		}
+		if last = between; known[w.Lists] == nil && !compared[between] && h.Lists.equal(w.Lists) {
+			known[w.Lists] = h.Lists
+		}
+		compared[between] = true
 	})
-	if len(known) == 0 {
-		return
-	}
 	for _, w := range want {
-		for _, list := range w.endpointLists() {
-			if len(*list) == 0 {
-				continue
-			}
-			if old := known[&(*list)[0]]; len(old) == len(*list) {
-				*list = old
-			}
+		if old := known[w.Lists]; old != nil {
+			w.Lists = old
 		}
 	}
 }

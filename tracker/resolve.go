@@ -203,6 +203,7 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 				HealthCheckNodePort: s.healthPort,
 				Settings:            s.settings,
 				WithoutSlots:        e.granted == withoutSlots,
+				Lists:               noLists,
 			}
 			if s.settings.SourceRangesForNodePorts && f.closed {
 				p.NodePort = 0
@@ -239,7 +240,7 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 				p.leaveOut(silent, all)
 				apart++
 			case at >= 0:
-				p.shareLists(chosen[at])
+				p.Lists, p.HasEndpoints = chosen[at].Lists, chosen[at].HasEndpoints
 			default:
 				p.choose(all)
 				chosen = append(chosen, p)

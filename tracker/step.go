@@ -21,24 +21,17 @@ type stepper struct {
 	others  int                        // ports from which an endpoint departs, too, when a list with affinity moves
 }
 
-// A listID names the lists of a port by their memory.
+// A listID is the lists of a port and its policies Local. The zero value is that of no port.
 type listID struct {
-	first              [4]*netip.AddrPort
-	length             [4]int
-	internal, external bool // the policies Local
+	*Lists
+	internal, external bool
 }
 
 func (p *ServicePort) listID() (id listID) {
 	if p == nil {
 		return id
 	}
-	for i, list := range p.endpointLists() {
-		if id.length[i] = len(*list); len(*list) > 0 {
-			id.first[i] = &(*list)[0]
-		}
-	}
-	id.internal, id.external = p.InternalLocal, p.ExternalLocal
-	return id
+	return listID{p.Lists, p.InternalLocal, p.ExternalLocal}
 }
 
 // sharesLists reports whether a port has its lists with others, if these are long enough.
@@ -68,7 +61,7 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 		}
 		sharing[last] += alike
 		for id, n := range sharing {
-			if endpoints := id.length[0] + id.length[1] + id.length[2] + id.length[3]; n < 2 || endpoints*n < jointFrom {
+			if n < 2 || id.length()*n < jointFrom {
 				delete(sharing, id)
 			}
 		}
@@ -103,7 +96,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		first = want
 	}
 	target := want // with the lists of the first, if that is known
-	if first != nil && want != nil && !first.hasListsOf(want) {
+	if first != nil && want != nil && first.Lists != want.Lists {
 		port := want.TargetPort
 		if have != nil && port == 0 {
 			port = have.TargetPort
@@ -195,35 +188,18 @@ func (s *stepper) record(ids [2]listID, next *ServicePort) {
 // withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
 func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 	r := *p
-	r.setLists(q)
+	r.Lists = q.Lists
 	if r.TargetPort = port; !r.hasEndpoints() {
 		r.TargetPort = 0
 	}
 	return &r
 }
 
-// hasListsOf reports whether p has the very lists of q.
-func (p *ServicePort) hasListsOf(q *ServicePort) bool {
-	for i, list := range p.endpointLists() {
-		if other := *q.endpointLists()[i]; !sameMemory(*list, other) || (*list == nil) != (other == nil) {
-			return false
-		}
-	}
-	return slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights)
-}
-
 // equalsWithLists reports whether p equals q once it has the lists of q, as mostly among many ports.
 func (p *ServicePort) equalsWithLists(q *ServicePort) bool {
 	r := *p
-	r.setLists(q)
-	r.TargetPort = q.TargetPort
+	r.Lists, r.TargetPort = q.Lists, q.TargetPort
 	return r.Equal(q)
-}
-
-// setLists gives p the lists of q.
-func (p *ServicePort) setLists(q *ServicePort) {
-	p.Cluster, p.Local, p.Serving, p.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
-	p.ClusterWeights, p.LocalWeights = q.ClusterWeights, q.LocalWeights
 }
 
 // freely is port where endpoints cost nothing.
@@ -240,7 +216,7 @@ func (s *stepper) counted(p *ServicePort) *ServicePort {
 		return p
 	}
 	q := *p
-	q.Cluster, q.Local, q.ClusterWeights, q.LocalWeights, q.OnNode, q.TargetPort = nil, nil, nil, nil, nil, 0
+	q.Lists, q.TargetPort = noLists, 0
 	return &q
 }
 
@@ -507,22 +483,37 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		}
 		cluster, local = remaining(hadCluster, cluster, inCluster), remaining(hadLocal, local, inLocal)
 	}
-	next.Cluster, next.ClusterWeights = cluster.endpoints, cluster.weights
-	next.Local, next.LocalWeights = local.endpoints, local.weights
-	next.ExternalLocal = next.ExternalLocal && next.External()
+	if next.ExternalLocal = next.ExternalLocal && next.External(); !next.InternalLocal && !next.ExternalLocal {
+		local = weightedList{}
+	}
+	next.Lists = between(cluster, local, have.Lists, to.Lists)
+}
+
+// between returns lists that lie between have and to: have itself, or to, if they are equal. Removed endpoints leave
+// OnNode at once: their addresses may be others'.
+func between(cluster, local weightedList, have, to *Lists) *Lists {
+	compare := netip.AddrPort.Compare
+	l := &Lists{Cluster: cluster.endpoints, ClusterWeights: cluster.weights, Local: local.endpoints,
+		LocalWeights: local.weights, OnNode: to.OnNode, LeftOut: to.LeftOut, Serving: to.Serving}
+	if !sameEndpoints(l.Cluster, to.Cluster) || !sameEndpoints(l.Local, to.Local) {
+		here := sortedSet(have.OnNode, to.OnNode)
+		l.OnNode = sortedSet(common(here, l.Cluster, compare), common(here, l.Local, compare))
+		l.Serving = sortedSet(common(have.Serving, to.Serving, compare), l.Cluster, l.Local)
+	}
 	switch {
-	case !next.InternalLocal && !next.ExternalLocal:
-		next.Local, next.LocalWeights = nil, nil
-	case next.Local == nil:
-		next.Local = []netip.AddrPort{}
+	case l.equal(have):
+		return have
+	case l.equal(to):
+		return to
 	}
-	next.OnNode = hairpins(next, have, to)
-	next.LeftOut, next.Serving = to.LeftOut, to.Serving
-	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
-		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
-		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
-		next.Serving = inMemory(slices.Compact(next.Serving), have.Serving)
-	}
+	return l
+}
+
+// sortedSet returns the endpoints of all lists, sorted.
+func sortedSet(lists ...[]netip.AddrPort) []netip.AddrPort {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
 }
 
 // remaining returns what is left of a list when only some endpoints may serve: a few others, if that is nothing.
@@ -533,20 +524,6 @@ func remaining(have, others weightedList, may []netip.AddrPort) weightedList {
 	return others.first(min(replacements, len(have.endpoints)))
 }
 
-// hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the
-// set with them: their addresses may be others'.
-func hairpins(p, have, to *ServicePort) (list []netip.AddrPort) {
-	compare := netip.AddrPort.Compare
-	if sameEndpoints(p.Cluster, to.Cluster) && sameEndpoints(p.Local, to.Local) {
-		return to.OnNode
-	}
-	for _, here := range [][]netip.AddrPort{have.OnNode, to.OnNode} {
-		list = slices.Concat(list, common(here, p.Cluster, compare), common(here, p.Local, compare))
-	}
-	slices.SortFunc(list, compare)
-	return inMemory(slices.Compact(list), have.OnNode)
-}
-
 // withTargetPort returns p with another TargetPort.
 func (p *ServicePort) withTargetPort(port uint16) *ServicePort {
 	q := *p
@@ -554,17 +531,12 @@ func (p *ServicePort) withTargetPort(port uint16) *ServicePort {
 	return &q
 }
 
-// hasEndpoints reports whether a list of p has endpoints.
-func (p *ServicePort) hasEndpoints() bool {
-	return len(p.Cluster)+len(p.Local)+len(p.Serving)+len(p.OnNode) > 0
-}
-
 // withPorts returns p with the ports of its endpoints in the lists.
 func (p *ServicePort) withPorts() *ServicePort {
-	q := *p
-	q.TargetPort = 0
-	for i, list := range q.endpointLists() {
-		*list = p.Endpoints(*p.endpointLists()[i])
+	q, lists := *p, *p.Lists
+	q.Lists, q.TargetPort = &lists, 0
+	for _, list := range lists.all() {
+		*list = p.Endpoints(*list)
 	}
 	q.LeftOut = p.Silent()
 	return &q
@@ -661,7 +633,7 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 		}
 	}
 	if len(next) > len(kept) || !s.adds {
-		return inMemory(next, have)
+		return next
 	}
 	next = next[:0]
 	for _, x := range want {
@@ -672,15 +644,7 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 			s.left -= each.comes
 		}
 	}
-	return inMemory(next, have)
-}
-
-// inMemory returns have if list equals it: other ports of the Service may share its memory.
-func inMemory[T comparable](list, have []T) []T {
-	if slices.Equal(list, have) {
-		return have
-	}
-	return list
+	return next
 }
 
 // prefixes is move for source ranges: an address that have and want both admit is admitted meanwhile.
@@ -723,7 +687,7 @@ func (p *ServicePort) bare() *ServicePort {
 	return &ServicePort{
 		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
 		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Several: p.Several, Settings: p.Settings,
-		WithoutSlots: p.WithoutSlots, Leaving: p.Leaving,
+		WithoutSlots: p.WithoutSlots, Leaving: p.Leaving, Lists: noLists,
 	}
 }
 

@@ -19,7 +19,7 @@ func TestOneStep(t *testing.T) {
 	}
 	port := func(target uint16, octets []byte, edits ...func(p *ServicePort)) *ServicePort {
 		p := &ServicePort{ID: PortID{Port: "a", Protocol: TCP, Family: IPv4}, Port: 80, TargetPort: target,
-			ClusterIP: netip.MustParseAddr("10.96.0.1"), Cluster: list(octets...), HasEndpoints: true}
+			ClusterIP: netip.MustParseAddr("10.96.0.1"), Lists: &Lists{Cluster: list(octets...)}, HasEndpoints: true}
 		p.Serving, p.OnNode = p.Cluster, slices.DeleteFunc(slices.Clone(p.Cluster), func(ep netip.AddrPort) bool {
 			return !onNodeA(ep)
 		})

@@ -397,13 +397,13 @@ func (w *stepWorld) checkStep(t *testing.T, next map[PortID]*ServicePort, owing 
 			continue
 		}
 		if !sameService(now, had) {
-			had = &ServicePort{}
+			had = &ServicePort{Lists: noLists}
 			if owing {
 				t.Errorf("%v: comes while its namespace owes", id)
 			}
 		}
 		if !sameService(now, want) {
-			want = &ServicePort{}
+			want = &ServicePort{Lists: noLists}
 			if !now.Leaving {
 				t.Errorf("%v: is not wanted, and does not give way", id)
 			}
@@ -549,5 +549,5 @@ func withoutLists(p *ServicePort) *ServicePort {
 	if p == nil {
 		return nil
 	}
-	return p.withListsOf(&ServicePort{}, 0)
+	return p.withListsOf(&ServicePort{Lists: noLists}, 0)
 }

@@ -22,9 +22,11 @@ func TestTakeReturnsCompletePorts(t *testing.T) {
 	must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.2", "10.0.0.1 node=node-a")...)))
 	want := &ServicePort{
 		ID: webHTTP, Created: started, UID: "uid-web", Port: 80, ClusterIP: netip.MustParseAddr("172.30.0.1"),
-		Cluster:    []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},
-		Serving:    []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},
-		OnNode:     []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")},
+		Lists: &Lists{
+			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},
+			Serving: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},
+			OnNode:  []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")},
+		},
 		TargetPort: 8080, HasEndpoints: true,
 	}
 	d := tr.Take()

@@ -122,39 +122,16 @@ type ServicePort struct {
 	Affinity time.Duration
 	Several  bool
 
-	// Cluster is the cluster-wide list; nil also if no frontend uses it, as with a cluster IP
-	// restricted to Local and no other frontend, unless the list stands in for an empty Local (see
-	// Settings.LocalFallback). Local is the list for Local policies; nil if no
-	// policy uses it, but not if it is merely empty.
-	Cluster, Local []netip.AddrPort
-
-	// TargetPort is the port of all endpoints. Then those in Cluster, Local, OnNode and Serving have port 0, and ports
-	// of one Service share the memory of these lists: a Service with many ports and many endpoints has its endpoints
-	// once. See Endpoints. 0: there are no endpoints, or their ports differ and stand in the lists.
+	// Lists are the endpoints; never nil. Ports of a Service with the same endpoints have the same Lists: a Service with
+	// many ports and many endpoints has its endpoints once.
+	*Lists
+	// TargetPort is the port of all endpoints. Then those in Lists have port 0. See Endpoints. 0: there are no endpoints,
+	// or their ports differ and stand in Lists.
 	TargetPort uint16
-
-	// ClusterWeights and LocalWeights are the weights of the endpoints of Cluster and of Local, at least
-	// 1; nil if they are equal, with those that are left out. Endpoints of weight 0 are in neither list.
-	ClusterWeights, LocalWeights []uint16
-
-	// LeftOut are endpoints that Cluster or Local lacks because they do not answer, sorted, with ports as in these lists.
-	// See Tracker.LeaveOut.
-	LeftOut []LeftOut
 
 	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node whose
 	// weight is not 0. If so, an empty list means drop, otherwise reject.
 	HasEndpoints bool
-
-	// OnNode are the endpoints of Cluster and Local on this node. Their own connections through the
-	// Service need masquerading (hairpin).
-	OnNode []netip.AddrPort
-
-	// Serving are all endpoints that are serving or ready, on any node, whatever the topology:
-	// connection tracking entries to them stay. Ready endpoints that are not serving belong to
-	// Serving because new connections go to them (publishNotReadyAddresses). Settings may add
-	// endpoints to Serving that are neither: with KeepUnreadyUDP all of a UDP port, with
-	// ResetDeparted the terminating ones of another. The four lists may share memory.
-	Serving []netip.AddrPort
 
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
 	// LocalReady counts the distinct addresses of ready endpoints on this node over all
@@ -218,9 +195,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.Sources, q.Sources) && sameEndpoints(p.Cluster, q.Cluster) && sameEndpoints(p.Local, q.Local) &&
-		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) &&
-		sameEndpoints(p.OnNode, q.OnNode) && sameEndpoints(p.Serving, q.Serving) && slices.Equal(p.LeftOut, q.LeftOut)
+		slices.Equal(p.Sources, q.Sources) && p.Lists.equal(q.Lists)
 }
 
 // A Node is what the proxy needs to know of its own node.

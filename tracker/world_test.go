@@ -204,7 +204,7 @@ func addrs(texts ...string) []netip.Addr {
 
 // octets returns the last octets of the IPv4 addresses of list; "-" if it is nil.
 func octets(list []netip.AddrPort) string {
-	if list == nil {
+	if len(list) == 0 {
 		return "-"
 	}
 	words := make([]string, len(list))

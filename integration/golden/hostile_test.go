@@ -137,6 +137,7 @@ func TestHostileObjectsInKernel(t *testing.T) {
 func plainPort(number int) *tracker.ServicePort {
 	host := netip.AddrFrom4([4]byte{10, 96, byte(number >> 8), byte(number)})
 	p := &tracker.ServicePort{
+		Lists: new(tracker.Lists),
 		ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("web-%d", number), Port: "http",
 			Protocol: tracker.TCP, Family: tracker.IPv4},
 		Created:   time.Unix(1, 0),
@@ -164,7 +165,7 @@ func plainPort(number int) *tracker.ServicePort {
 // withEndpoints gives a port so many endpoints, the first of them on this node.
 func withEndpoints(p *tracker.ServicePort, n int) *tracker.ServicePort {
 	q := *p
-	q.Cluster, q.Local, q.OnNode, q.Serving = nil, nil, nil, nil
+	q.Lists = new(tracker.Lists)
 	for i := range n {
 		host := p.ClusterIP.As4()
 		q.Cluster = append(q.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, byte(i), host[2], host[3]}), 8080))

@@ -26,6 +26,7 @@ func newRuleset(n int) *services.Ruleset {
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
 	for i := range byte(n) {
 		p := &tracker.ServicePort{
+			Lists: new(tracker.Lists),
 			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Port: "http",
 				Protocol: tracker.TCP, Family: tracker.IPv4},
 			ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, i}), Port: 80, HasEndpoints: true,

@@ -27,7 +27,7 @@ func TestOptions(t *testing.T) {
 		{tracker.UDP, false, all, "shop/web:http ping,keep-unready",
 			[]string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},
 	} {
-		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
+		p := &tracker.ServicePort{Lists: new(tracker.Lists), Settings: tt.settings, ExternalLocal: tt.local}
 		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}
 		comment := CommentWith(p, "")
 		if comment != tt.comment || !slices.Equal(ParseOptions(comment), tt.want) {
@@ -42,7 +42,7 @@ func TestOptions(t *testing.T) {
 // TestOptionsOfLongNames: what does not fit is cut off, not the name.
 func TestOptionsOfLongNames(t *testing.T) {
 	long := strings.Repeat("x", 63)
-	p := &tracker.ServicePort{Settings: tracker.Settings{ResetDeparted: true}}
+	p := &tracker.ServicePort{Lists: new(tracker.Lists), Settings: tracker.Settings{ResetDeparted: true}}
 	p.ID = tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP}
 	if comment := CommentWith(p, LoadBalancerWord); comment != Comment(p.ID) || ParseOptions(comment) != nil ||
 		HasWord(comment, LoadBalancerWord) {

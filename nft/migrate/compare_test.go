@@ -22,7 +22,7 @@ func cluster(n, nodePorts int) (ports []*tracker.ServicePort) {
 			ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("s-%d", i), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
 			ClusterIP: clusterIP(i), Port: 80, HasEndpoints: true,
-			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")},
+			Lists: &tracker.Lists{Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}},
 		}
 		if i < nodePorts {
 			p.NodePort = uint16(30000 + i)
@@ -64,7 +64,7 @@ func ours(ports []*tracker.ServicePort, addrs ...netip.Addr) nft.Tables {
 func without(ports []*tracker.ServicePort) (refused []*tracker.ServicePort) {
 	for _, p := range ports {
 		q := *p
-		q.HasEndpoints, q.Cluster = false, nil
+		q.HasEndpoints, q.Lists = false, new(tracker.Lists)
 		refused = append(refused, &q)
 	}
 	return refused
@@ -74,7 +74,7 @@ func without(ports []*tracker.ServicePort) (refused []*tracker.ServicePort) {
 func local(ports []*tracker.ServicePort) (dropped []*tracker.ServicePort) {
 	for _, p := range ports {
 		q := *p
-		q.InternalLocal, q.Cluster = true, nil
+		q.InternalLocal, q.Lists = true, new(tracker.Lists)
 		dropped = append(dropped, &q)
 	}
 	return dropped

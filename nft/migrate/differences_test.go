@@ -23,6 +23,7 @@ func world() (ports []*tracker.ServicePort) {
 			return netip.MustParseAddr("10.0.0." + host)
 		}
 		p := &tracker.ServicePort{
+			Lists:     new(tracker.Lists),
 			ID:        tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.TCP, Family: f},
 			ClusterIP: addr("80"), Port: 80, NodePort: 30080, LoadBalancers: []netip.Addr{addr("90")}, ExternalLocal: true,
 			HasEndpoints: true,

@@ -23,7 +23,8 @@ func TestAnswersInKernel(t *testing.T) {
 		p := &tracker.ServicePort{
 			ID: tracker.PortID{Namespace: "shop", Service: "web", Port: string(rune('a' + number)), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
-			ClusterIP: ip, Port: number, NodePort: 30000 + number, HasEndpoints: true, Cluster: endpoints, Serving: endpoints,
+			ClusterIP: ip, Port: number, NodePort: 30000 + number, HasEndpoints: true,
+			Lists: &tracker.Lists{Cluster: endpoints, Serving: endpoints},
 		}
 		edit(p)
 		return p

@@ -32,6 +32,7 @@ func cluster(services, endpoints int) tracker.Delta {
 
 func clusterPort(i, endpoints int) *tracker.ServicePort {
 	p := &tracker.ServicePort{
+		Lists: new(tracker.Lists),
 		ID: tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP,
 			Family: tracker.IPv4},
 		UID: fmt.Sprintf("uid-%d", i), Created: time.Unix(int64(i), 0), Port: 80,

@@ -18,7 +18,7 @@ func claimant(name string, year int, clusterIP string, endpoint byte) *tracker.S
 		ID:  tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4},
 		UID: name, Created: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC),
 		Port: 80, ClusterIP: netip.MustParseAddr(clusterIP),
-		Cluster: endpoints(endpoint), Serving: endpoints(endpoint), HasEndpoints: true,
+		Lists: &tracker.Lists{Cluster: endpoints(endpoint), Serving: endpoints(endpoint)}, HasEndpoints: true,
 	}
 }
 
@@ -236,7 +236,7 @@ func TestConflictIsReportedOnce(t *testing.T) {
 	r := NewRuleset(testConfig())
 	one, two, three := nodePortOf("1", 2021, 30001), nodePortOf("2", 2022, 30001), nodePortOf("3", 2023, 30001)
 	moved := *three
-	moved.Cluster, moved.Serving = endpoints(9), endpoints(9)
+	moved.Lists = &tracker.Lists{Cluster: endpoints(9), Serving: endpoints(9)}
 	away := nodePortOf("3", 2023, 30002)
 	for _, step := range []struct {
 		name     string
@@ -332,7 +332,7 @@ func TestCostOfClaims(t *testing.T) {
 		r.Committed()
 		for _, i := range []int{n - 1, n / 2} { // winner, loser
 			moved := *ports[i]
-			moved.Cluster, moved.Serving = endpoints(7), endpoints(7)
+			moved.Lists = &tracker.Lists{Cluster: endpoints(7), Serving: endpoints(7)}
 			shapes := []tracker.Delta{changed(&moved), changed(ports[i])}
 			c.one += testing.AllocsPerRun(20, func() {
 				for _, shape := range shapes {

@@ -289,7 +289,7 @@ func worldWithRanges(services, ranges int) tracker.Delta {
 	for i := range services {
 		for _, p := range serviceWithRanges(1, ranges) {
 			other := clusterPort(i, 2)
-			p.ID, p.UID, p.ClusterIP, p.Cluster, p.Serving = other.ID, other.UID, other.ClusterIP, other.Cluster, other.Serving
+			p.ID, p.UID, p.ClusterIP, p.Lists = other.ID, other.UID, other.ClusterIP, other.Lists
 			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
 			delta.Changed[p.ID] = p
 		}
@@ -344,7 +344,7 @@ func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
 		both.Changed[id] = p
 		q := *p
 		q.ID.Family, q.ClusterIP = tracker.IPv6, six(p.ClusterIP)
-		q.ExternalIPs, q.LoadBalancers, q.Cluster = nil, nil, nil
+		q.ExternalIPs, q.LoadBalancers, q.Lists = nil, nil, new(tracker.Lists)
 		for _, a := range p.ExternalIPs {
 			q.ExternalIPs = append(q.ExternalIPs, six(a))
 		}
@@ -561,7 +561,8 @@ func BenchmarkWorlds(b *testing.B) {
 			}
 			b.Run("change", func(b *testing.B) { benchmarkChanges(b, client, r, there, back) })
 			other := *neighbour
-			other.Cluster = append(other.Cluster[:2:2], netip.MustParseAddrPort("11.0.0.1:8080"))
+			other.Lists = &tracker.Lists{Serving: neighbour.Serving,
+				Cluster: append(other.Cluster[:2:2], netip.MustParseAddrPort("11.0.0.1:8080"))}
 			b.Run("neighbour", func(b *testing.B) {
 				benchmarkChanges(b, client, r,
 					tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{neighbour.ID: &other}},

@@ -89,8 +89,9 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 				ID: tracker.PortID{Namespace: "ns", Service: "svc", Port: string(rune('a' + i)), Protocol: tracker.UDP,
 					Family: tracker.IPv4},
 				Port: 53, ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), HasEndpoints: true,
-				Cluster: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, endpoint}), 53)},
+				Lists: new(tracker.Lists),
 			}
+			p.Cluster = []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, endpoint}), 53)}
 			p.Serving = p.Cluster
 			return p
 		}

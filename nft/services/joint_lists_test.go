@@ -26,10 +26,11 @@ func sharingWorld(ports, endpoints int) tracker.Delta {
 	for i, ep := range list {
 		list[i] = netip.AddrPortFrom(ep.Addr(), 0)
 	}
+	lists := &tracker.Lists{Cluster: list, Serving: list}
 	for i := range ports {
 		p := clusterPort(0, 0)
 		p.ID.Port, p.Port, p.TargetPort = fmt.Sprintf("port-%d", i), uint16(1000+i), uint16(8000+i)
-		p.Cluster, p.Serving = list, list
+		p.Lists = lists
 		delta.Changed[p.ID] = p
 	}
 	return delta

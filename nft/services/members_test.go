@@ -74,10 +74,10 @@ func membersIn(table *nft.Table) (list []string) {
 func TestMembers(t *testing.T) {
 	port := affinePort(1, 3)
 	fewer, another, local, without := *port, *port, *port, *port
-	fewer.Cluster = port.Cluster[:2]
-	another.Cluster = slices.Clone(port.Cluster)
+	fewer.Lists = &tracker.Lists{Cluster: port.Cluster[:2]}
+	another.Lists = &tracker.Lists{Cluster: slices.Clone(port.Cluster)}
 	another.Cluster[2] = netip.AddrPortFrom(port.Cluster[2].Addr(), 9090)
-	local.InternalLocal, local.Local = true, port.Cluster[:1]
+	local.InternalLocal, local.Lists = true, &tracker.Lists{Cluster: port.Cluster, Local: port.Cluster[:1]}
 	without.Affinity = 0
 	first, second, third := port.Cluster[0].Addr().String(), port.Cluster[1].Addr().String(), port.Cluster[2].Addr().String()
 	for _, tt := range []struct {
@@ -123,8 +123,9 @@ func TestMembersOfManyPorts(t *testing.T) {
 		for i, ep := range list {
 			list[i] = netip.AddrPortFrom(ep.Addr(), 0)
 		}
+		lists := &tracker.Lists{Cluster: list, Serving: list}
 		for _, p := range world.Changed {
-			p.Affinity, p.Several, p.Cluster, p.Serving = time.Hour, true, list, list
+			p.Affinity, p.Several, p.Lists = time.Hour, true, lists
 		}
 		return world
 	}
@@ -132,8 +133,12 @@ func TestMembersOfManyPorts(t *testing.T) {
 	r.Apply(sticky(10, 0))
 	r.Committed()
 	world := sticky(11, 0)
-	for _, p := range world.Changed { // the first one has left
-		p.Cluster, p.Serving = p.Cluster[1:], p.Cluster[1:]
+	var others *tracker.Lists // without the first one
+	for _, p := range world.Changed {
+		if others == nil {
+			others = &tracker.Lists{Cluster: p.Cluster[1:], Serving: p.Serving[1:]}
+		}
+		p.Lists = others
 	}
 	r.Apply(world)
 	if batch := r.Changes(); batch.ElementCount() > 4 {
@@ -195,7 +200,7 @@ func testDepartedPackets(t *testing.T, both, several bool) {
 	}
 	commit(t, k, enter)
 	fewer := *p
-	fewer.Cluster, fewer.Serving = p.Cluster[:1], p.Cluster[:1]
+	fewer.Lists = &tracker.Lists{Cluster: p.Cluster[:1], Serving: p.Cluster[:1]}
 	if both {
 		fewer.Local = p.Local[:1]
 	}

@@ -49,7 +49,9 @@ func TestNodesAgree(t *testing.T) {
 		for range 5 {
 			for id, p := range want.Changed {
 				q := *p
-				q.Cluster = slices.DeleteFunc(slices.Clone(p.Cluster), func(netip.AddrPort) bool { return random.IntN(3) == 0 })
+				q.Lists = &tracker.Lists{Cluster: slices.DeleteFunc(slices.Clone(p.Cluster), func(netip.AddrPort) bool {
+					return random.IntN(3) == 0
+				})}
 				q.Settings.Maglev = random.IntN(2) == 0
 				q.Serving, q.HasEndpoints = q.Cluster, len(q.Cluster) > 0
 				detour.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &q}})

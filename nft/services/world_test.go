@@ -98,7 +98,8 @@ func (w *world) id() tracker.PortID {
 func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	number := int(id.Service[len(id.Service)-1] - '0')
 	p := &tracker.ServicePort{
-		ID: id, UID: id.Service, Created: time.Unix(int64(w.random.IntN(3)), 0),
+		Lists: new(tracker.Lists),
+		ID:    id, UID: id.Service, Created: time.Unix(int64(w.random.IntN(3)), 0),
 		Port: 80, ClusterIP: address(id.Family, 96, byte(number)),
 		InternalLocal: w.random.IntN(3) == 0, ExternalLocal: w.random.IntN(3) == 0,
 	}
@@ -143,8 +144,7 @@ func (w *world) sibling(p *tracker.ServicePort) *tracker.ServicePort {
 // share gives p the endpoints of another port of its Service, as the tracker does.
 func (w *world) share(p, other *tracker.ServicePort) {
 	p.InternalLocal, p.ExternalLocal, p.Settings = other.InternalLocal, other.ExternalLocal, other.Settings
-	p.Cluster, p.Local, p.OnNode, p.Serving = other.Cluster, other.Local, other.OnNode, other.Serving
-	p.ClusterWeights, p.LocalWeights, p.HasEndpoints = other.ClusterWeights, other.LocalWeights, other.HasEndpoints
+	p.Lists, p.HasEndpoints = other.Lists, other.HasEndpoints
 	if p.TargetPort = other.TargetPort; p.TargetPort != 0 {
 		p.TargetPort = uint16(8080 + w.random.IntN(2))
 	}

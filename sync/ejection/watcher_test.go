@@ -549,7 +549,7 @@ func TestOnlyPortsThatAskAreWatched(t *testing.T) {
 	}
 	w := New(Options{Committed: committed{webFrontend: webPort, at(shared, 80): older,
 		tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): webPort}})
-	port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
+	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
 		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}
 	w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
 		port.ID: port, older: {ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
@@ -669,7 +669,7 @@ func TestShareOfTime(t *testing.T) {
 					CPUTime: func() time.Duration { return time.Since(began) }})
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute-time.Millisecond)
 				defer stop()
-				port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80,
+				port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80,
 					Settings: tracker.Settings{Eject: tt.asks}}
 				udp := *port
 				udp.ID.Protocol, udp.Settings.Eject = tracker.UDP, true
@@ -717,7 +717,8 @@ func newCrowd(services, namespaces int) (*Watcher, *crowd, *tracker.Delta) {
 		id := webPort
 		id.Namespace, id.Service = fmt.Sprint("shop-", n%namespaces), fmt.Sprint("web-", n)
 		port := &tracker.ServicePort{ID: id, ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Port: 80,
-			Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}, Settings: tracker.Settings{Eject: true}}
+			Lists:    &tracker.Lists{Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}},
+			Settings: tracker.Settings{Eject: true}}
 		delta.Changed[id] = port
 		owners[tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.TCP, Port: 80}] = id
 		for i := range 3 {

@@ -79,7 +79,7 @@ func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.A
 		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.FamilyOf(at.Addr)},
 		UID:      name,
 		NodePort: nodePort,
-		Cluster:  endpoints,
+		Lists:    &tracker.Lists{Cluster: endpoints},
 	}
 }
 

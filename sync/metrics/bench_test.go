@@ -25,7 +25,7 @@ func BenchmarkCommitted(b *testing.B) {
 			r := proxysync.Report{Delta: tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}}
 			for i := range ports {
 				id := tracker.PortID{Namespace: "shop", Service: fmt.Sprint(i), Family: tracker.IPv4}
-				r.Delta.Changed[id] = &tracker.ServicePort{ID: id}
+				r.Delta.Changed[id] = &tracker.ServicePort{Lists: new(tracker.Lists), ID: id}
 			}
 			for b.Loop() {
 				m.Committed(&r, lengths, kernel.Traffic{})

@@ -317,9 +317,9 @@ func TestNoLocalEndpoints(t *testing.T) {
 		return tracker.PortID{Namespace: "shop", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4}
 	}
 	commit := func(delta tracker.Delta) { m.Committed(&proxysync.Report{Delta: delta}, nil, kernel.Traffic{}) }
-	some := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true, HasEndpoints: true}
-	external := &tracker.ServicePort{ExternalLocal: true, HasEndpoints: true}
-	nowhere := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true}
+	some := &tracker.ServicePort{Lists: new(tracker.Lists), InternalLocal: true, ExternalLocal: true, HasEndpoints: true}
+	external := &tracker.ServicePort{Lists: new(tracker.Lists), ExternalLocal: true, HasEndpoints: true}
+	nowhere := &tracker.ServicePort{Lists: new(tracker.Lists), InternalLocal: true, ExternalLocal: true}
 	for _, step := range []struct {
 		delta              tracker.Delta
 		internal, external string

@@ -14,12 +14,13 @@ import (
 func TestSlotsOfOthersStay(t *testing.T) {
 	hashed := Method{Hash: layout.HashAddress}
 	for _, weights := range [][]uint16{nil, {1, 2, 7, 1, 1, 3}} {
-		whole := &tracker.ServicePort{TargetPort: 8080, ClusterWeights: weights}
+		whole := &tracker.ServicePort{TargetPort: 8080, Lists: &tracker.Lists{ClusterWeights: weights}}
 		for i := range 6 {
 			whole.Cluster = append(whole.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 0))
 		}
 		for out := range 6 {
-			without := *whole
+			without, lists := *whole, *whole.Lists
+			without.Lists = &lists
 			left := tracker.LeftOut{Endpoint: whole.Cluster[out], Cluster: true}
 			without.Cluster = slices.Delete(slices.Clone(whole.Cluster), out, out+1)
 			if weights != nil {
