@@ -18,7 +18,6 @@ type stepper struct {
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
-	others  int                        // ports from which an endpoint departs, too, when a list with affinity moves
 }
 
 // A listID is the lists of a port and its policies Local. The zero value is that of no port.
@@ -119,11 +118,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		s.sharing[ids[0]]--
 		return s.freely(have, nil)
 	case want == nil || first == nil:
-		if have != nil && have.Affinity != 0 {
-			s.others = max(s.sharing[ids[0]], s.sharing[ids[1]]) - 1
-		}
 		next := s.port(have, want)
-		s.others = 0
 		if next != nil && want != nil {
 			s.record(ids, next)
 		}
@@ -155,7 +150,7 @@ func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
 	if have == nil || have.Affinity == 0 && (want == nil || want.Affinity == 0) {
 		return false
 	}
-	// Endpoints depart from each port with affinity.
+	// The chains of each port with affinity change.
 	return want == nil || (have.Affinity == 0) != (want.Affinity == 0) || have.Settings != want.Settings ||
 		have.hasEndpoints() && (want.hasEndpoints() && have.TargetPort != want.TargetPort ||
 			have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)
@@ -220,14 +215,9 @@ func (s *stepper) counted(p *ServicePort) *ServicePort {
 	return &q
 }
 
-// writes is writes for a port as it counts, with the endpoints that depart from others, or return there.
+// writes is writes for a port as it counts.
 func (s *stepper) writes(have, want *ServicePort) int {
-	n := writes(s.counted(have), s.counted(want))
-	if s.others > 0 && have != nil && want != nil {
-		gone, come := differingEndpoints(have, want)
-		n += (gone + come) * s.others
-	}
-	return n
+	return writes(s.counted(have), s.counted(want))
 }
 
 // step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
@@ -471,7 +461,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	case stays:
 		cluster, local = hadCluster, hadLocal
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: s.counted(to).each().comes + s.others, goes: s.counted(have).each().goes + s.others}
+		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
 		cluster, local = s.endpoints(hadCluster, cluster, each), s.endpoints(hadLocal, local, each)
 	default: // the port waits for another policy or setting
 		inCluster, inLocal := to.mayServe()
