@@ -75,8 +75,8 @@
 // new rule that looks something up there, and the other chains change more often. Each group of endpoints with the
 // same port, of the cluster-wide list or of the one of this node, has a number G. Entries are elements (G . client :
 // endpoint) of the maps affinity-0 to affinity-63, which packets fill. In the IPv6 table G stands in place of bits 64
-// to 95 of the client. The endpoints that entries may name are elements (G . endpoint) of the set members; those of a list
-// that several ports share stand there once, under the number of the list.
+// to 95 of the client. The endpoints that entries may name are elements (G . endpoint) of the set members; those of a
+// list that several ports share stand there once, under the number of the list.
 //
 // The commit that takes an endpoint out of its list takes it out of the set members, too: a connection there is
 // dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinityentries).

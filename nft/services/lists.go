@@ -80,8 +80,8 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 	return shared, cluster, local
 }
 
-// adoptedElement is the element that the kernel had at start for a frontend. ok says that it was this Service port's, as
-// its comment shows.
+// adoptedElement is the element that the kernel had at start for a frontend. ok says that it was this Service port's,
+// as its comment shows.
 func (fr *familyRules) adoptedElement(id tracker.PortID, f tracker.Frontend) (e nft.Element, ok bool) {
 	held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]
 	if held == nil {

@@ -69,8 +69,8 @@ func membersIn(table *nft.Table) (list []string) {
 	return list
 }
 
-// TestMembers: the endpoints that entries of a Service port may name, and which changes of lists may leave wrong entries
-// behind.
+// TestMembers: the endpoints that entries of a Service port may name, and which changes of lists may leave wrong
+// entries behind.
 func TestMembers(t *testing.T) {
 	port := affinePort(1, 3)
 	fewer, another, local, without := *port, *port, *port, *port
@@ -79,7 +79,8 @@ func TestMembers(t *testing.T) {
 	another.Cluster[2] = netip.AddrPortFrom(port.Cluster[2].Addr(), 9090)
 	local.InternalLocal, local.Lists = true, &tracker.Lists{Cluster: port.Cluster, Local: port.Cluster[:1]}
 	without.Affinity = 0
-	first, second, third := port.Cluster[0].Addr().String(), port.Cluster[1].Addr().String(), port.Cluster[2].Addr().String()
+	name := func(i int) string { return port.Cluster[i].Addr().String() }
+	first, second, third := name(0), name(1), name(2)
 	for _, tt := range []struct {
 		name  string
 		steps []*tracker.ServicePort

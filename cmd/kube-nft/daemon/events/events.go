@@ -146,7 +146,8 @@ func (e *Recorder) Refused(err error) {
 }
 
 // record sends an event unless the limits forbid it.
-func (e *Recorder) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
+func (e *Recorder) record(regarding *corev1.ObjectReference, related runtime.Object,
+	kind, reason, action, note string) {
 	note = nft.Visible(note) // it may hold names of others, and kubectl prints it
 	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	limit := &e.services
