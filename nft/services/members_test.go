@@ -146,7 +146,8 @@ func TestMembersOfManyPorts(t *testing.T) {
 		t.Errorf("an endpoint that is replaced is %d elements", batch.ElementCount())
 	}
 	changes := r.AffinityChanges()
-	if len(changes.Groups) > 0 || len(changes.Lists) != 1 || !changes.Lists[0].Left || len(changes.Lists[0].Members) != 10 {
+	if len(changes.Groups) > 0 || len(changes.Lists) != 1 || !changes.Lists[0].Left ||
+		len(changes.Lists[0].Members) != 10 {
 		t.Errorf("groups %d, lists %+v, want one list", len(changes.Groups), changes.Lists)
 	}
 	checkMembers(t, r.Want()[nft.IP])

@@ -186,8 +186,8 @@ func (k *entryTable) check(t *testing.T, staying, leaving int) {
 	}
 }
 
-// TestEntriesOfDepartedEndpointsGo, a few at a time, and so does one that the first reading missed. Then the map is read
-// no more.
+// TestEntriesOfDepartedEndpointsGo, a few at a time, and so does one that the first reading missed. Then the map is
+// read no more.
 func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newEntryTable()

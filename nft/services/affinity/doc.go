@@ -1,7 +1,7 @@
 // Package affinity makes the chains and sets of session affinity, and says which affinity entries are wrong.
 //
 // Next makes a Port from the one before and the facts about a Service port. UpdateChain and PolicyChain return its
-// chains, and Lists has the endpoints that entries may name. Compare says what a change from one Port to the next means:
+// chains, and Lists has the endpoints that entries may name. Compare says what a change of a Port means:
 //
 //	port := before.Next(facts, number)
 //	chains := []*nft.Chain{port.UpdateChain(settings), port.PolicyChain(settings, policy, choices, ...)}

@@ -28,8 +28,8 @@ type Endpoint struct {
 }
 
 // Wrong returns the entries of an affinity map that have to change: those that name no member of their group
-// go, and those of a group in newTimeout get its timeout. group returns the group with a number, and its list; zero ones
-// if no Service port uses the number. stale counts the entries that name an endpoint that is no member. Clients of
+// go, and those of a group in newTimeout get its timeout. group returns the group with a number, and its list; zero
+// ones if no Service port uses the number. stale counts the entries that name an endpoint that is no member. Clients of
 // the other list of the same Service port keep their endpoints in a group that is fresh, if it has them: a traffic
 // policy has changed. What is more than room goes, too: see surplus. This is the one place that decides which entries a
 // map may have.
