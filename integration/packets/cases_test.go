@@ -47,6 +47,9 @@ func playCase(t *testing.T, b *bench, w *world, c behaviourCase) {
 	for _, step := range c.Steps {
 		w.change(step.Apply, step.Delete)
 		w.sync(t, b)
+		if slices.ContainsFunc(step.Apply, isSticky) {
+			time.Sleep(handover)
+		}
 		runFlows(t, b, step.Flows, w.losses(), w.patience(step))
 	}
 }
@@ -156,6 +159,10 @@ func (w *world) sync(t testing.TB, b *bench) {
 		w.sentinel.await(t, b, w.proxy)
 	}
 }
+
+// handover is more than kube-nft needs to make entries of clients for the list of another traffic policy, after the
+// commit: a client that is faster may change its endpoint (docs/decisions/040-one-affinity-clean-up.md).
+const handover = 500 * time.Millisecond
 
 // losses returns how many times a flow after a step may fail. With session affinity, a client whose endpoint has left
 // may lose one packet, which removes the client's entry (docs/decisions/040-one-affinity-clean-up.md).
