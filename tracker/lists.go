@@ -134,7 +134,7 @@ func sameMemory(a, b []netip.AddrPort) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// reuse gives want the Lists of have where they are equal: ports that change one by one must not each get their own.
+// reuse gives want the Lists of have where they are equal, so that ports that change one by one go on sharing theirs.
 // Both are sorted by ID.
 func reuse(have, want []*ServicePort) {
 	if len(want) < 2 {

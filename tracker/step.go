@@ -33,7 +33,7 @@ func (p *ServicePort) listID() (id listID) {
 	return listID{p.Lists, p.InternalLocal, p.ExternalLocal}
 }
 
-// sharesLists reports whether a port has its lists with others, if these are long enough.
+// sharesLists reports whether a port may share its lists: its endpoints have one port, and no hash chooses.
 func (p *ServicePort) sharesLists() bool {
 	return p.TargetPort != 0 && !p.hashes()
 }
@@ -150,7 +150,7 @@ func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
 	if have == nil || have.Affinity == 0 && (want == nil || want.Affinity == 0) {
 		return false
 	}
-	// The chains of each port with affinity change.
+	// These changes write chains of each port with affinity.
 	return want == nil || (have.Affinity == 0) != (want.Affinity == 0) || have.Settings != want.Settings ||
 		have.hasEndpoints() && (want.hasEndpoints() && have.TargetPort != want.TargetPort ||
 			have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)

@@ -85,8 +85,8 @@ func (id PortID) Compare(other PortID) int {
 
 // A ServicePort is what one port of a Service means on this node, in one family: where it can be
 // reached and which endpoints serve it there. Traffic policies, conditions and topology are already
-// resolved. No caller may write to it or to its slices once Take has returned it. The slices are
-// sorted and free of duplicates.
+// resolved. No caller may write to it, to its Lists, which other ports share, or to its slices once Take has returned
+// it. The slices are sorted and free of duplicates.
 type ServicePort struct {
 	ID PortID
 

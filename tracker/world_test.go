@@ -202,7 +202,7 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// octets returns the last octets of the IPv4 addresses of list; "-" if it is nil.
+// octets returns the last octets of the IPv4 addresses of list; "-" if there are none.
 func octets(list []netip.AddrPort) string {
 	if len(list) == 0 {
 		return "-"

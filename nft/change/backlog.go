@@ -178,8 +178,8 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 	slices.Reverse(b.addEach(late, j.Table))
 }
 
-// addEach appends steps of one element each to the queue, in the order of the sets, and returns them. Rules look for an
-// endpoint in the first sets when one of the last ones has led them there.
+// addEach appends steps of one element each to the queue, in the order of the sets' ranks, and returns them. A rule
+// comes to a set of low rank from one of high rank: elements of low rank come first and go last.
 func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
 	slices.SortFunc(list, func(e, o elementName) int {
 		return cmp.Or(cmp.Compare(table.Sets[e.set].Set.Rank, table.Sets[o.set].Set.Rank), e.compare(o))

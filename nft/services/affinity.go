@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A portAffinity is the session affinity of a Service port, with its chains: at most five. Maps per Service
+// A portAffinity is the session affinity of a Service port, with its chains: at most six. Maps per Service
 // port would need no numbers, but 4,000 Services took 7 s: the kernel walks the list of a table's sets for
 // each set that it makes and for each rule that names one.
 type portAffinity struct {
@@ -274,7 +274,8 @@ func (fr *familyRules) releaseUpdates(name string) {
 // the Config alone, so any goroutine may call it.
 func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySettings(f).Maps() }
 
-// AffinityChanges says what has changed since Committed for affinity entries. Ask when the ruleset is not Behind.
+// AffinityChanges says what has changed since Committed for affinity entries. Call it only while the ruleset is not
+// Behind.
 func (r *Ruleset) AffinityChanges() (c affinity.Changes) {
 	for _, f := range r.config.Families {
 		family := r.families[f]

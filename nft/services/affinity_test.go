@@ -20,7 +20,7 @@ func affinePort(n, endpoints int) *tracker.ServicePort {
 	return p
 }
 
-// TestAffinityNeedsFewObjects: the map of its namespace, and at most three chains for each Service port,
+// TestAffinityNeedsFewObjects: the map of its namespace, and at most four chains for each Service port,
 // whatever frontends it has.
 func TestAffinityNeedsFewObjects(t *testing.T) {
 	base := NewRuleset(testConfig()).Want()[nft.IP]

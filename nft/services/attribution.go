@@ -63,7 +63,8 @@ type PortChange struct{ Before, After *tracker.ServicePort }
 func (r *Ruleset) PortChanges() map[tracker.PortID]PortChange {
 	changes := make(map[tracker.PortID]PortChange)
 	for _, family := range r.families {
-		for _, port := range family.changedPorts { // one that is gone, and another one with its ID, are two
+		// A port that went and one that came with its ID are two: the one that went has Before.
+		for _, port := range family.changedPorts {
 			id := port.current.ID
 			change := PortChange{changes[id].Before, r.Port(id)}
 			if port.committed != nil {

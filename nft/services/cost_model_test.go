@@ -522,7 +522,7 @@ func TestCostOfAffinityChange(t *testing.T) {
 		return testing.AllocsPerRun(10, func() {
 			for _, delta := range deltas {
 				r.Apply(delta)
-				if batch := r.Changes(); batch.ElementCount() > 4 { // of the list and of the endpoints that have left
+				if batch := r.Changes(); batch.ElementCount() > 4 { // of the list and of the members
 					t.Fatalf("%d endpoints: %d elements", endpoints, batch.ElementCount())
 				}
 				r.Committed()

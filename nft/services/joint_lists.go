@@ -13,7 +13,7 @@ import (
 )
 
 // A jointList is shared by several ports of a Service that have the same endpoints. The tracker gives such ports the
-// same memory, which is how join finds them.
+// same *tracker.Lists. join finds them by the memory of Cluster and Local.
 type jointList struct {
 	*lists.Joint
 	identity string          // of its number
@@ -90,11 +90,11 @@ func (fr *familyRules) mayJoin(key serviceKey) bool {
 func (fr *familyRules) join(key serviceKey) {
 	groups := fr.jointGroups(key)
 	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
-	lists, taken := fr.joints[key], make(map[*jointList]bool)
+	joints, taken := fr.joints[key], make(map[*jointList]bool)
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		port.left, port.joint = port.joint, nil
 	}
-	for _, l := range lists {
+	for _, l := range joints {
 		l.members = 0
 	}
 	for _, g := range groups {
@@ -110,20 +110,20 @@ func (fr *familyRules) join(key serviceKey) {
 		if g.list == nil {
 			continue
 		}
-		if !slices.Contains(lists, g.list) {
-			lists = append(lists, g.list)
+		if !slices.Contains(joints, g.list) {
+			joints = append(joints, g.list)
 		}
 		taken[g.list] = true
 		fr.setJoint(g)
 	}
-	lists = slices.DeleteFunc(lists, func(l *jointList) bool {
+	joints = slices.DeleteFunc(joints, func(l *jointList) bool {
 		if l.members == 0 {
 			fr.setJointMembers(l, key.namespace, [2][]netip.AddrPort{})
 			fr.lists.RemoveJoint(l.Joint)
 		}
 		return l.members == 0
 	})
-	if fr.joints[key] = lists; len(lists) == 0 {
+	if fr.joints[key] = joints; len(joints) == 0 {
 		delete(fr.joints, key)
 	}
 	for port := fr.siblings[key]; port != nil; port = port.next {
@@ -137,7 +137,7 @@ func (fr *familyRules) join(key serviceKey) {
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
 // hash, or if their ports differ.
 func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
-	type lists struct{ cluster, local endpointListID }
+	type listPair struct{ cluster, local endpointListID }
 	type member struct {
 		*portState
 		setting
@@ -153,10 +153,10 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int { return a.ID.Compare(b.ID) })
-	known := make(map[lists][]*jointGroup)
+	known := make(map[listPair][]*jointGroup)
 	for _, m := range members {
 		s := m.setting
-		of := lists{listID(s.Cluster), listID(s.Local)}
+		of := listPair{listID(s.Cluster), listID(s.Local)}
 		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
 			fits = len(known[of])

@@ -55,7 +55,7 @@ func (p *portState) listNumber() uint32 {
 }
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
-// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. shared is what is known of the
+// the ruleset; nil if Adopt was not called. All frontends of the port share one order. shared is what is known of the
 // shared lists that the port had; nil if there are none.
 func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared, cluster, local []netip.AddrPort) {
 	if fr.adopted == nil {

@@ -47,7 +47,7 @@ type familyRules struct {
 	adopted        *nft.Table               // what the kernel held at start; for the order of lists
 	affinity       *affinity.Settings
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
-	affinityLists  map[uint32]affinity.ListChange // the same of lists
+	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
 	flows          map[tracker.Frontend]*tracker.FlowChange
 	contests       map[*frontendState]*contest
 	overlaps       overlaps

@@ -132,7 +132,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 }
 
-// noteChange notes what a Service port was at the last commit.
+// noteChange keeps what a Service port was at the last commit, for PortChanges.
 func (fr *familyRules) noteChange(port *portState) {
 	if port.changed == 0 {
 		fr.changedPorts = append(fr.changedPorts, port)

@@ -105,11 +105,11 @@ func (c *Cleaner) state(id mapID) *mapState {
 	return m
 }
 
-// Committed takes in what a commit has changed.
+// Committed records what a commit has changed, and wakes Run if entries may be wrong.
 func (c *Cleaner) Committed(changes affinity.Changes) {
 	c.mu.Lock()
 	committed := time.Now()
-	for _, now := range changes.Groups { // before they are all known
+	for _, now := range changes.Groups { // first the groups whose other list was there before: they are fresh
 		m := c.state(mapID{now.Family, layout.AffinityMap(now.Number)})
 		if m.groups[now.Number] == nil && m.groups[layout.OtherList(now.Number)] != nil && now.List != 0 {
 			m.groups[now.Number] = &groupState{Group: now, fresh: true}
@@ -294,8 +294,8 @@ func (c *Cleaner) postpone(j job) {
 	}
 }
 
-// finish says whether a map has to be read again, which it was: a reading can miss entries of a map that packets change
-// meanwhile, so the last one begins a while after the commit and finds none that are wrong.
+// finish ends a reading and says whether the map has to be read again. A reading can miss entries that packets make
+// meanwhile: the last one begins a second after the commit or later, and finds none that are wrong.
 func (c *Cleaner) finish(j job, stale int) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,7 +305,7 @@ func (c *Cleaner) finish(j job, stale int) (again bool) {
 	return again
 }
 
-// cleanMap removes the wrong entries of one map. stale is how many there were.
+// cleanMap removes the wrong entries of one map. stale is how many entries named no member.
 func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j job) (stale int, err error) {
 	held, err := c.reader.Elements(ctx, f, set)
 	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity

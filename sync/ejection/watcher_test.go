@@ -552,7 +552,7 @@ func TestOnlyPortsThatAskAreWatched(t *testing.T) {
 	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
 		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}
 	w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
-		port.ID: port, older: {ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
+		port.ID: port, older: {Lists: new(tracker.Lists), ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
 	for _, tt := range []struct {
 		at   netip.Addr
 		port uint16

@@ -48,7 +48,7 @@ func (f *LevelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "log level %s\n", level)
 }
 
-// set changes the level, and leaves a line about it whichever of the two is the quieter.
+// set changes the level. It logs the change at the more verbose of both levels, so that the line appears.
 func (f *LevelFlag) set(level zapcore.Level, by string) {
 	before := f.Level.Level()
 	if before == level {

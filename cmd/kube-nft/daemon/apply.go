@@ -64,8 +64,8 @@ func (t *takeover) safetyStop(err error) {
 	}
 }
 
-// endAfter ends migrate apply if the takeover does not go on by itself soon after it has entered a state, with the
-// error that led there.
+// endAfter ends migrate apply when the takeover has entered a state that it does not leave soon by itself. err led
+// there.
 func (t *takeover) endAfter(s migrate.State, err error) {
 	switch {
 	case s == migrate.Taken && t.needed, s == migrate.Draining: // the daemon that follows sees to the rest

@@ -30,8 +30,8 @@ import (
 // ErrConfigChanged ends the daemon; a service manager starts it again.
 var ErrConfigChanged = errors.New("the configuration file changed")
 
-// A daemon holds what the goroutines of Run share. The feed feeds the tracker and rings the queue, the syncer
-// takes what has changed from the tracker and commits it, and the monitor shows what became of it.
+// A daemon holds what the goroutines of Run share. The feed fills the tracker and notifies the queue, the syncer
+// commits what has changed, and the monitor reports the result.
 type daemon struct {
 	config   *config.Config
 	log      *zap.Logger
@@ -42,7 +42,7 @@ type daemon struct {
 	flows    *flows.Counter   // nil without --flow-metrics
 	shadow   *shadow.Comparer // nil except in the shadow mode
 	turn     *peer.Turn
-	waits    atomic.Pointer[string] // what the first commit waits for, beside the takeover
+	waits    atomic.Pointer[string] // what the first commit waits for, other than the takeover
 
 	// What open opens.
 	kernel   *kernel.Client // nil in the shadow mode

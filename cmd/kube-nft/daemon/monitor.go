@@ -45,7 +45,7 @@ type monitor struct {
 	mu       sync.Mutex
 	reported peer.Status // what the loop and the source have reported, for kube-nft status
 
-	ineligible string // why load balancers should not send traffic here, as last logged; of the loop's goroutine
+	ineligible string // why load balancers should not send traffic here, as last logged; the loop's goroutine uses it
 
 	// awaits says that a takeover may still wait for kube-proxy, which has the ports until it ends.
 	awaits atomic.Bool

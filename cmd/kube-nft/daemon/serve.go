@@ -49,7 +49,8 @@ func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
 	return servers, nil
 }
 
-// newMetrics returns the metrics that the settings request. m has its other parts already, but events.
+// newMetrics returns the metrics that the settings request. m has its kernel clients, health checks and Services
+// already.
 func (d *daemon) newMetrics(m *monitor) *metrics.Metrics {
 	var scraped metrics.Kernel
 	if m.scraped != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A syncer is what the goroutine of sync has for itself: it runs the sync loop and follows its commits.
+// A syncer runs the sync loop and follows its commits. Only the goroutine of sync uses it.
 type syncer struct {
 	daemon    *daemon
 	group     *errgroup.Group
@@ -188,7 +188,7 @@ func (d *daemon) missingNode() string {
 	return ""
 }
 
-// options returns the settings of the sync loop, with what the daemon's settings request beside it.
+// options returns the settings of the sync loop, with those for flow metrics and the takeover.
 func (s *syncer) options(ctx context.Context) proxysync.Options {
 	options := s.daemon.options()
 	options.Committed = func(r proxysync.Report) { s.committed(ctx, &r) }
@@ -239,7 +239,7 @@ func (s *syncer) run(ctx context.Context) error {
 func (s *syncer) committed(ctx context.Context, r *proxysync.Report) {
 	d := s.daemon
 	d.monitor.committed(r, s.ruleset.Lengths(), d.kernel.Sent())
-	if r.ReviewReason != "" { // what has taken our tables away, such as nft flush ruleset, has taken that one, too
+	if r.ReviewReason != "" { // nft flush ruleset, for example, has removed that table, too
 		d.keepProxyTable(ctx)
 	}
 	s.sample.Follow(&r.Delta)

@@ -18,7 +18,7 @@ type EntryChange struct {
 	Data string
 	Now  *nft.Life // nil: the entry goes
 	New  bool      // there was no entry
-	Left Endpoint  // which the entry names and is no member; zero if the entry changes for another reason
+	Left Endpoint  // that the entry names, if it is no member; zero if the entry changes for another reason
 }
 
 // An Endpoint is an endpoint of the group with a number.

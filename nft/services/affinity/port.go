@@ -55,7 +55,7 @@ type Group struct {
 type List struct {
 	Family  nft.Family
 	Number  uint32
-	Map     string       // that has the entries
+	Map     string       // the affinity map of its groups
 	Members []netip.Addr // sorted
 }
 
@@ -147,7 +147,7 @@ func (p *Port) Find(local bool, port uint16) (found Group) {
 // Map names the affinity map that has the entries of the Service port.
 func (p *Port) Map() string { return layout.AffinityMap(layout.ListNumber(p.Number, false)) }
 
-// Uses reports whether a number is that of a group, or of its members.
+// Uses reports whether a number is that of a group, or of its list.
 func (p *Port) Uses(number uint32) bool {
 	return slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Number == number || g.List == number })
 }

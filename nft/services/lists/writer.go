@@ -13,7 +13,8 @@ type Settings struct {
 	StagedFrom int
 	// Number gives a number to an identity: always the same one, and no other identity has it until Free.
 	Number func(identity string) uint32
-	Free   func(number uint32)
+	// Free gives a number back.
+	Free func(number uint32)
 }
 
 // A Writer writes the lists of a table. Make it with NewWriter.
