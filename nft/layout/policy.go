@@ -250,13 +250,13 @@ func PolicyOfChain(chain string) (p Policy, ok bool) {
 	return p, false
 }
 
-// AffinityChains lists the names that the policy chains of a Service port with affinity may have; number
+// AffinityChains lists the names that the chains of a Service port with affinity may have that look for entries; number
 // is that of the affinity, in decimal digits.
 func AffinityChains(number string) (names []string) {
 	for _, prefix := range policyPrefixes {
 		names = append(names, prefix.text+AffinityPrefix+number, prefix.text+AffinityPrefix+number+noneSuffix)
 	}
-	return names
+	return append(names, followPrefix+number, followPrefix+LocalInfix(true)+number)
 }
 
 // readSuffix reads the lengths of the lists, or the number of shared lists or of the affinity.
