@@ -347,7 +347,7 @@ func TestDemands(t *testing.T) {
 			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "203.0.113.0/24"}
 		}, 0, 1, 2*8 + 2},
 		{"session affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, 10, 1,
-			8 + 10 + 40},
+			8 + 10 + 10 + 40},
 		{"a slot table of 21 endpoints", annotated("lb-algorithm", "maglev"), 21, 1, 8 + 21 + 4001},
 		{"10 ports with 100 endpoints", ports(10), 100, 1, 10*8 + 10*100},
 		{"500 ports with the same 500 endpoints", ports(500), 500, 1, 5500},
@@ -623,7 +623,7 @@ func TestSharedListsCountOnce(t *testing.T) {
 		must(t, tr.SetService(newService(edits...)))
 		must(t, tr.SetSlice(withEndpoints(endpoints)))
 		demand := tr.namespaces["shop"].demand
-		if most := ports*(2*frontendElements+affinityElements+2) + endpoints; demand == 0 || demand > most {
+		if most := ports*(2*frontendElements+affinityElements+2) + 3*endpoints; demand == 0 || demand > most {
 			t.Errorf("%d edits: the demand is %d, want at most %d", len(edits), demand, most)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // A frontend counts as frontendElements: whenever a frontend gets another verdict, the kernel takes a step for each
 // frontend of all Services. A port of a Service with session affinity counts as affinityElements, for its chains. An
 // endpoint counts each time that an EndpointSlice lists it, and once for each port that it serves; but once for all
-// ports that share their lists in the tables.
+// ports that share their lists in the tables. With session affinity it counts once more for each list.
 const (
 	frontendElements = 8
 	affinityElements = 40
@@ -90,6 +90,9 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 				d.base += 2 * len(g.ports)
 			}
 			d.base += times * served
+			if s.timeout > 0 { // among the endpoints that affinity entries may name
+				d.base += times * lists * served
+			}
 			if uneven && !s.settings.Maglev {
 				d.slots += times * lists * served * maglev.PlacesEach(served)
 			}
