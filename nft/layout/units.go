@@ -15,13 +15,23 @@ import (
 type Units struct {
 	have, want *nft.Table
 	members    map[uint32]uint32 // the number of a Service port's affinity, by that of its members
+	lists      map[uint32]uint32 // the number of the shared list that it chooses from, by that of its affinity
 }
 
 // NewUnits returns the units of a table that is in the kernel and becomes the wanted one.
 func NewUnits(have, want *nft.Table) Units {
-	u := Units{have, want, make(map[uint32]uint32)}
+	u := Units{have, want, make(map[uint32]uint32), make(map[uint32]uint32)}
 	for name, chain := range want.Chains {
 		number, ok := AffinityOfChain(name)
+		if p, _ := PolicyOfChain(name); p.Affinity != 0 {
+			for _, rule := range chain.Rules {
+				if v, is := rule[len(rule)-1].(nft.Verdict); is {
+					if list, _, shared := ListOfChain(v.Chain); shared {
+						u.lists[p.Affinity] = list
+					}
+				}
+			}
+		}
 		if !ok {
 			continue
 		}
@@ -52,11 +62,13 @@ func (u Units) OfElement(set, key string) change.Unit {
 	}
 	if set == MembersSet {
 		n := binary.NativeEndian.Uint32([]byte(key))
-		if number, known := u.members[n]; known && u.want.Chains[ListChain(n/2, IsLocalNumber(n))] == nil {
+		number, known := u.members[n]
+		list := u.lists[number]
+		if known && list == 0 {
 			return ofAffinity(number)
 		}
-		if _, wanted := u.want.Sets[MembersSet].Map[key]; wanted {
-			return change.Unit{Name: unitName("list", n/2)} // that ports share
+		if _, wanted := u.want.Sets[MembersSet].Map[key]; wanted && known {
+			return change.Unit{Name: unitName("list", list)}
 		}
 		return change.Unit{} // the chain of a port may still look for it
 	}
