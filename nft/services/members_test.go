@@ -153,6 +153,100 @@ func TestMembersOfManyPorts(t *testing.T) {
 	checkMembers(t, r.Want()[nft.IP])
 }
 
+// TestMembersOfSharedListInParts: the endpoints of a port with many frontends changed while kube-nft did not run. At a
+// restart that goes in parts, no new connection to an endpoint of its list is dropped.
+func TestMembersOfSharedListInParts(t *testing.T) {
+	for _, maglev := range []bool{false, true} {
+		before, after := affinePort(1, 10), affinePort(1, 11)
+		for i := range byte(6) {
+			addr := netip.AddrFrom4([4]byte{203, 0, 113, i + 1})
+			before.ExternalIPs, after.ExternalIPs = append(before.ExternalIPs, addr), append(after.ExternalIPs, addr)
+		}
+		before.Settings.Maglev, after.Settings.Maglev = maglev, maglev
+		before.Lists = &tracker.Lists{Cluster: after.Cluster[:10], Serving: after.Cluster[:10]}
+		after.Lists = &tracker.Lists{Cluster: after.Cluster[1:], Serving: after.Cluster[1:]}
+		old, r, applied := NewRuleset(testConfig()), NewRuleset(testConfig()), nft.Tables{}
+		old.Apply(changed(before))
+		mustApply(t, applied, change.Diff(nil, old.Want()))
+		r.Adopt(applied)
+		r.Apply(changed(after))
+		r.Found(applied)
+		for behind := true; behind; behind = r.Behind() {
+			r.Advance(1)
+			mustApply(t, applied, r.Changes())
+			r.Committed()
+			checkMembers(t, applied[nft.IP])
+		}
+	}
+}
+
+// TestNumberOfStickyNodePort sends packets to Services that have a port with the number of a node port with session
+// affinity: they are none of its connections.
+func TestNumberOfStickyNodePort(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		for _, external := range []bool{false, true} {
+			t.Run(fmt.Sprintf("node ports at all addresses %v, external IP %v", all, external), func(t *testing.T) {
+				testNumberOfStickyNodePort(t, all, external)
+			})
+		}
+	}
+}
+
+func testNumberOfStickyNodePort(t *testing.T, all, external bool) {
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	lab.Run(t, "", "ip", "address", "add", "198.51.100.1/32", "dev", "lo") // to masquerade with
+	sticky, other := countingPort("127.0.2.1:8080"), countingPort("127.0.2.2:8081")
+	sticky.Affinity = time.Hour
+	other.ID.Service, other.UID, other.ClusterIP, other.Port = "other", "2", netip.MustParseAddr("127.96.0.2"), 30080
+	at := netip.AddrPortFrom(other.ClusterIP, 30080)
+	if external {
+		at = netip.MustParseAddrPort("127.7.0.1:30080")
+		other.ExternalIPs = []netip.Addr{at.Addr()}
+	}
+	config := testConfig()
+	config.AllNodePorts = map[nft.Family]bool{nft.IP: all, nft.IP6: all}
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
+	r := NewRuleset(config)
+	if !all {
+		r.SetNodePortAddresses([]netip.Addr{netip.MustParseAddr("127.7.0.1")})
+	}
+	r.Apply(changed(sticky, other))
+	commit(t, k, change.Diff(nil, r.Want()))
+	r.Committed()
+	receiver, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.2.2:8081")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer receiver.Close()
+	for _, nodePort := range []uint16{30080, 30081, 30080, 0} {
+		published := *sticky
+		published.NodePort = nodePort
+		r.Apply(changed(&published))
+		commit(t, k, r.Changes())
+		r.Committed()
+		sender, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 1, 0, 9)}, net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sender.Close()
+		_, err = sender.Write([]byte{0})
+		_ = receiver.SetReadDeadline(time.Now().Add(lab.Patience))
+		if err == nil {
+			_, err = receiver.Read(make([]byte, 1))
+		}
+		if err != nil {
+			t.Fatalf("node port %d: %v", nodePort, err)
+		}
+	}
+	if n := len(r.families[nft.IP].external); n != 0 && !external {
+		t.Errorf("%d numbers of external IPs are kept", n)
+	}
+	if held := r.Want()[nft.IP].Sets[layout.AffinityFrontendsMap].Map; len(held) != 1 {
+		t.Errorf("%d elements lead to update chains, want that of the cluster IP", len(held))
+	}
+}
+
 // TestDepartedPackets sends a packet of a client whose entry names an endpoint that has left: it does not arrive
 // there and takes the entry with it, so that the next packet goes to another endpoint. A packet to the departed
 // endpoint that follows no entry, as one that was under way at the commit, makes no entry.

@@ -49,6 +49,7 @@ type familyRules struct {
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
 	flows          map[tracker.Frontend]*tracker.FlowChange
+	external       map[tracker.Frontend]map[*frontendState]struct{} // those that are no cluster IPs, by their node port
 	contests       map[*frontendState]*contest
 	overlaps       overlaps
 	standing       int           // conflicts within contests
@@ -100,6 +101,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityLists:  make(map[uint32]affinity.ListChange),
 		affinityPorts:  make(map[string]int),
 		flows:          make(map[tracker.Frontend]*tracker.FlowChange),
+		external:       make(map[tracker.Frontend]map[*frontendState]struct{}),
 		contests:       make(map[*frontendState]*contest),
 		overlaps:       newOverlaps(),
 	}

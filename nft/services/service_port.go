@@ -214,14 +214,13 @@ func (fr *familyRules) program(state *frontendState) {
 	if have.local.Len()+want.local.Len() > 0 {
 		fr.lists.Write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
-	if have.updates != want.updates {
-		fr.programUpdates(f, want.updates)
-	}
 	if have.ping != want.ping {
 		fr.pinged.program(fr.Journal, f.Address, want.ping)
 	}
 	fr.recordFlowChange(state, &want)
+	before := state.shown.updates
 	state.shown = want
+	fr.programUpdates(state, before)
 }
 
 // recordFlowChange records what a change of a frontend means for connections. Those of TCP
@@ -255,16 +254,56 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
-func (fr *familyRules) programUpdates(f tracker.Frontend, number uint32) {
-	set := layout.AffinityFrontendsMap
+// programUpdates leads connections of a frontend to the chain that updates affinity maps. before is the number that it
+// had. A connection to a load-balancer IP or external IP may have the number of a node port with session affinity: it
+// returns before the rules for node ports.
+func (fr *familyRules) programUpdates(state *frontendState, before uint32) {
+	f, number := state.Frontend, state.shown.updates
 	if f.NodePort() {
-		set = layout.AffinityNodePortsMap
-	}
-	if number == 0 {
-		fr.Remove(set, layout.FrontendKeyOf(f))
+		switch {
+		case before == number:
+			return
+		case number == 0:
+			fr.Remove(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f))
+		default:
+			fr.Put(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f),
+				nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
+		}
+		if before == 0 || number == 0 {
+			for other := range fr.external[f] {
+				fr.programUpdates(other, other.shown.updates)
+			}
+		}
 		return
 	}
-	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
+	first := state.claims.first()
+	external := first != nil && first.kind != clusterIP
+	if !external && !state.external && number == before {
+		return
+	}
+	key, port := layout.FrontendKeyOf(f), tracker.NodePort(f.Family(), f.Protocol, f.Port)
+	switch {
+	case external == state.external:
+	case external && fr.external[port] == nil:
+		fr.external[port] = map[*frontendState]struct{}{state: {}}
+	case external:
+		fr.external[port][state] = struct{}{}
+	default:
+		if delete(fr.external[port], state); len(fr.external[port]) == 0 {
+			delete(fr.external, port)
+		}
+	}
+	state.external = external
+	switch {
+	case number != 0:
+		if number != before {
+			fr.Put(layout.AffinityFrontendsMap, key, nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
+		}
+	case external && fr.frontends[port] != nil && fr.frontends[port].shown.updates != 0:
+		fr.Put(layout.AffinityFrontendsMap, key, nft.Element{Verdict: &nft.Return})
+	default:
+		fr.Remove(layout.AffinityFrontendsMap, key)
+	}
 }
 
 // setClusterIP counts the Service ports that have a cluster IP. The zero address stands for none.

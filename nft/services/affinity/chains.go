@@ -78,6 +78,9 @@ func (s *Settings) updateRules() []nft.Rule {
 			nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort},
 				Map: layout.AffinityFrontendsMap}})
 	}
+	// What was addressed to another cluster IP with the number of a node port is none of its connections.
+	rules = append(rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.ClusterIPsSet},
+		nft.Return})
 	for _, protocol := range nft.TransportNumbers {
 		rule := nft.Rule{nft.ProtocolIs{Number: protocol}}
 		if !s.AllNodePorts {
