@@ -312,7 +312,7 @@ func TestServicesOverTheQuota(t *testing.T) {
 	lab.Start(t, append([]string{lab.Program(t), "--namespace-quota=100", "--takeover=never"}, examples...)...)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.90")) })
 	const want = "Service shop/web: the Service asks for 38 elements, but older Services of its namespace " +
-		"use 75 of the 100"
+		"use 79 of the 100"
 	check := func(code int, args ...string) {
 		t.Helper()
 		got := runProxy(t, args...)
