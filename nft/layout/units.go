@@ -59,21 +59,26 @@ func (u Units) OfElement(set, key string) change.Unit {
 		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.want.Family)+nodePortKeyLen])
 	case strings.HasPrefix(set, RangesPrefix):
 		return change.Unit{Name: unitName("source ranges", binary.NativeEndian.Uint32([]byte(key)))}
-	}
-	if set == MembersSet {
-		n := binary.NativeEndian.Uint32([]byte(key))
-		number, known := u.members[n]
-		list := u.lists[number]
-		if known && list == 0 {
-			return ofAffinity(number)
-		}
-		if _, wanted := u.want.Sets[MembersSet].Map[key]; wanted && known {
-			return change.Unit{Name: unitName("list", list)}
-		}
-		return change.Unit{} // the chain of a port may still look for it
+	case set == MembersSet:
+		return u.ofMember(key)
 	}
 	if number, ok := InList(set, key); ok {
 		return change.Unit{Name: unitName("list", number)}
+	}
+	return change.Unit{}
+}
+
+// ofMember returns the unit of a member: that of its Service port, or that of the list that it shares. One that goes
+// from such a list, or is not known, stands alone: the chain of a port may still look for it.
+func (u Units) ofMember(key string) change.Unit {
+	number, known := u.members[binary.NativeEndian.Uint32([]byte(key))]
+	list := u.lists[number]
+	_, wanted := u.want.Sets[MembersSet].Map[key]
+	switch {
+	case known && list == 0:
+		return ofAffinity(number)
+	case known && wanted:
+		return change.Unit{Name: unitName("list", list)}
 	}
 	return change.Unit{}
 }
