@@ -254,56 +254,75 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
-// programUpdates leads connections of a frontend to the chain that updates affinity maps. before is the number that it
-// had. A connection to a load-balancer IP or external IP may have the number of a node port with session affinity: it
-// returns before the rules for node ports.
+// programUpdates leads connections of a frontend to the chain that updates affinity maps. before is the number of the
+// chain that it had.
 func (fr *familyRules) programUpdates(state *frontendState, before uint32) {
 	f, number := state.Frontend, state.shown.updates
-	if f.NodePort() {
-		switch {
-		case before == number:
-			return
-		case number == 0:
-			fr.Remove(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f))
-		default:
-			fr.Put(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f),
-				nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
-		}
-		if before == 0 || number == 0 {
-			for other := range fr.external[f] {
-				fr.programUpdates(other, other.shown.updates)
-			}
+	if !f.NodePort() {
+		was := state.external
+		if fr.indexExternal(state); was || state.external || number != before {
+			fr.programAddressUpdates(state)
 		}
 		return
 	}
-	first := state.claims.first()
-	external := first != nil && first.kind != clusterIP
-	if !external && !state.external && number == before {
-		return
-	}
-	key, port := layout.FrontendKeyOf(f), tracker.NodePort(f.Family(), f.Protocol, f.Port)
 	switch {
-	case external == state.external:
-	case external && fr.external[port] == nil:
-		fr.external[port] = map[*frontendState]struct{}{state: {}}
-	case external:
-		fr.external[port][state] = struct{}{}
+	case before == number:
+		return
+	case number == 0:
+		fr.Remove(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f))
 	default:
-		if delete(fr.external[port], state); len(fr.external[port]) == 0 {
-			delete(fr.external, port)
+		fr.Put(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f), updatesWith(number))
+	}
+	if before == 0 || number == 0 {
+		for other := range fr.external[f] {
+			fr.programAddressUpdates(other)
 		}
 	}
-	state.external = external
-	switch {
+}
+
+// programAddressUpdates is programUpdates for an address. A connection to a load-balancer IP or external IP may have
+// the number of a node port with session affinity: it returns before the rules for node ports.
+func (fr *familyRules) programAddressUpdates(state *frontendState) {
+	key, port := layout.FrontendKeyOf(state.Frontend), fr.frontends[nodePortLike(state.Frontend)]
+	switch number := state.shown.updates; {
 	case number != 0:
-		if number != before {
-			fr.Put(layout.AffinityFrontendsMap, key, nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
-		}
-	case external && fr.frontends[port] != nil && fr.frontends[port].shown.updates != 0:
+		fr.Put(layout.AffinityFrontendsMap, key, updatesWith(number))
+	case state.external && port != nil && port.shown.updates != 0:
 		fr.Put(layout.AffinityFrontendsMap, key, nft.Element{Verdict: &nft.Return})
 	default:
 		fr.Remove(layout.AffinityFrontendsMap, key)
 	}
+}
+
+// indexExternal keeps a frontend in familyRules.external as long as it is a load-balancer IP or an external IP.
+func (fr *familyRules) indexExternal(state *frontendState) {
+	first := state.claims.first()
+	external := first != nil && first.kind != clusterIP
+	if external == state.external {
+		return
+	}
+	port := nodePortLike(state.Frontend)
+	switch {
+	case !external:
+		if delete(fr.external[port], state); len(fr.external[port]) == 0 {
+			delete(fr.external, port)
+		}
+	case fr.external[port] == nil:
+		fr.external[port] = map[*frontendState]struct{}{state: {}}
+	default:
+		fr.external[port][state] = struct{}{}
+	}
+	state.external = external
+}
+
+// nodePortLike is the node port that has the number of a frontend's port.
+func nodePortLike(f tracker.Frontend) tracker.Frontend {
+	return tracker.NodePort(f.Family(), f.Protocol, f.Port)
+}
+
+// updatesWith leads to the chain with a number that updates affinity maps.
+func updatesWith(number uint32) nft.Element {
+	return nft.Element{Verdict: gotoChain(layout.UpdateChain(number))}
 }
 
 // setClusterIP counts the Service ports that have a cluster IP. The zero address stands for none.
