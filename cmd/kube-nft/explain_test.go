@@ -102,6 +102,7 @@ func TestExplainOwnConnection(t *testing.T) {
 
 // TestExplainArrow: an arrow may be quoted alone, and changes nothing.
 func TestExplainArrow(t *testing.T) {
+	lab.New(t)
 	command := append([]string{"explain", "10.244.0.9", "10.96.0.2:53/udp"}, inspectionSource...)
 	_, want, _ := kubeNFT(t, command...)
 	code, got, stderr := kubeNFT(t, slices.Insert(command, 2, "->")...)
@@ -258,6 +259,7 @@ endpoints:
 
 // TestExplainContradictions: who is taken for a pod is for the rules to say.
 func TestExplainContradictions(t *testing.T) {
+	lab.New(t) // explain asks the daemon of this network namespace for its pod CIDRs
 	source := append([]string{"explain"}, inspectionSource...)
 	checkUsage(t, []usage{
 		{append(source[:len(source):len(source)], "192.0.2.1", "10.96.0.2:53/udp", "--from", "pod"),
