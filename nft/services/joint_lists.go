@@ -16,9 +16,7 @@ import (
 // same *tracker.Lists. join finds them by the memory of Cluster and Local.
 type jointList struct {
 	*lists.Joint
-	identity string          // of its number
-	members  int             // ports that share it
-	affinity [2][]netip.Addr // the endpoints; none if no port has session affinity
+	members [2][]netip.Addr // endpoints that affinity entries may name; none if no port has session affinity
 }
 
 // A serviceKey names the ports of a Service that may have joint lists.
@@ -94,9 +92,6 @@ func (fr *familyRules) join(key serviceKey) {
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		port.left, port.joint = port.joint, nil
 	}
-	for _, l := range joints {
-		l.members = 0
-	}
 	for _, g := range groups {
 		if g.places < manyPlaces/2 {
 			break // the groups after it are smaller
@@ -117,11 +112,11 @@ func (fr *familyRules) join(key serviceKey) {
 		fr.setJoint(g)
 	}
 	joints = slices.DeleteFunc(joints, func(l *jointList) bool {
-		if l.members == 0 {
+		if !taken[l] {
 			fr.setJointMembers(l, key.namespace, [2][]netip.AddrPort{})
 			fr.lists.RemoveJoint(l.Joint)
 		}
-		return l.members == 0
+		return !taken[l]
 	})
 	if fr.joints[key] = joints; len(joints) == 0 {
 		delete(fr.joints, key)
@@ -138,24 +133,24 @@ func (fr *familyRules) join(key serviceKey) {
 // hash, or if their ports differ.
 func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 	type listPair struct{ cluster, local endpointListID }
-	type member struct {
+	type candidate struct {
 		*portState
 		setting
 	}
-	var members []member
+	var candidates []candidate
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		s := port.wanted
 		if s.ServicePort == nil {
 			s = setting{port.current, port.limits}
 		}
 		if s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
-			members = append(members, member{port, s})
+			candidates = append(candidates, candidate{port, s})
 		}
 	}
-	slices.SortFunc(members, func(a, b member) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(candidates, func(a, b candidate) int { return a.ID.Compare(b.ID) })
 	known := make(map[listPair][]*jointGroup)
-	for _, m := range members {
-		s := m.setting
+	for _, c := range candidates {
+		s := c.setting
 		of := listPair{listID(s.Cluster), listID(s.Local)}
 		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
@@ -163,7 +158,7 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 			g := &jointGroup{targets: make(map[uint16]uint16)}
 			known[of], groups = append(known[of], g), append(groups, g)
 		}
-		known[of][fits].add(m.portState, s)
+		known[of][fits].add(c.portState, s)
 	}
 	return groups
 }
@@ -227,9 +222,8 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 			for i := range found {
 				found[i].Endpoints, _ = table.SharedList(number, i == 1)
 			}
-			identity := "adopted " + strconv.FormatUint(uint64(number), 10)
-			fr.numbers[number] = identity
-			return &jointList{Joint: fr.lists.NewJoint(number, s.ID, nil, found), identity: identity}
+			fr.numbers[number] = "adopted " + strconv.FormatUint(uint64(number), 10)
+			return &jointList{Joint: fr.lists.NewJoint(number, s.ID, nil, found)}
 		}
 	}
 	return nil
@@ -239,14 +233,15 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 func (fr *familyRules) newJoint(g *jointGroup) *jointList {
 	id, first := g.wanted[0].ID, g.ports[0]
 	identity := "joint list " + id.String()
-	for slices.ContainsFunc(fr.joints[serviceOf(id)], func(l *jointList) bool { return l.identity == identity }) {
+	has := func(l *jointList) bool { return fr.numbers[l.Number] == identity }
+	for slices.ContainsFunc(fr.joints[serviceOf(id)], has) {
 		identity += " again" // the port has left that list
 	}
-	return &jointList{identity: identity, Joint: fr.lists.NewJoint(fr.numberOf(identity), id, first.current,
+	return &jointList{Joint: fr.lists.NewJoint(fr.numberOf(identity), id, first.current,
 		[2]lists.Places{first.cluster, first.local})}
 }
 
-// setJoint makes the list of a group hold the endpoints that the group wants, and the ports of its members.
+// setJoint makes the list of a group hold the endpoints that the group wants, and the target ports of its ports.
 func (fr *familyRules) setJoint(g *jointGroup) {
 	like := g.wanted[0]
 	fr.lists.SetJoint(g.list.Joint, like.ServicePort, like.limits.method(like.ServicePort), g.targets)
@@ -258,19 +253,18 @@ func (fr *familyRules) setJoint(g *jointGroup) {
 	for _, port := range g.ports {
 		port.joint = g.list
 	}
-	g.list.members = len(g.ports)
 }
 
 // setJointMembers makes the set of members hold endpoints that affinity entries of the ports may name: cluster-wide and
 // on this node.
 func (fr *familyRules) setJointMembers(l *jointList, namespace string, endpoints [2][]netip.AddrPort) {
 	for i, list := range endpoints {
-		have := l.affinity[i]
-		l.affinity[i] = nil
+		have := l.members[i]
+		l.members[i] = nil
 		for _, ep := range list {
-			l.affinity[i] = append(l.affinity[i], ep.Addr())
+			l.members[i] = append(l.members[i], ep.Addr())
 		}
 		fr.programMembers(have, affinity.List{Family: fr.Table.Family, Number: layout.ListNumber(l.Number, i == 1),
-			Map: affinityMap(namespace), Members: l.affinity[i]})
+			Map: affinityMap(namespace), Members: l.members[i]})
 	}
 }
