@@ -203,9 +203,6 @@ func newVersion() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version of this binary",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			if form.Value == output.Text {
 				return printVersion(cmd.OutOrStdout())
 			}
@@ -312,13 +309,15 @@ func plainly(cmd *cobra.Command, err error) error {
 	if !errors.As(err, &invalid) {
 		return err
 	}
+	if cause := invalid.Unwrap().Error(); strings.HasPrefix(cause, "expected ") { // one of our own kinds of flags says so
+		return fmt.Errorf("--%s %s: %s", invalid.GetFlag().Name, invalid.GetValue(), cause)
+	}
 	expected, known := map[string]string{
 		"bool":     "true or false",
 		"int32":    "a whole number, -2147483648 to 2147483647",
 		"uint32":   "a whole number, 0 to 4294967295",
 		"float32":  "a number",
 		"duration": "a duration such as 30s, 5m or 1h",
-		"version":  "true, false or raw",
 		"gates":    "NAME=true or NAME=false, with commas between them",
 	}[invalid.GetFlag().Value.Type()]
 	if !known {

@@ -35,9 +35,6 @@ It exits 0 if nothing differs, 1 if something does, and 2 if a node did not answ
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: c.nodeNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			cluster, members, err := c.open(cmd, names)
 			if err != nil {
 				return err

@@ -53,9 +53,6 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 			return c.nodeNames(cmd, args, word)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			cluster, members, err := c.open(cmd, nil)
 			if err != nil {
 				return err

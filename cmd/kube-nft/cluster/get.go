@@ -41,9 +41,6 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 		},
 		ValidArgs: []string{"services", "endpoints", "affinity"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			cluster, members, err := c.open(cmd, nodes)
 			if err != nil {
 				return err

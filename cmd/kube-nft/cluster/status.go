@@ -56,8 +56,6 @@ API server or the nodes. With -w, the exit code says what the last look found.`,
 		ValidArgsFunction: c.nodeNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			switch {
-			case form.Check() != nil:
-				return form.Check()
 			case interval < minWatchInterval:
 				return config.Usagef("--interval %s: expected %s or more", interval, minWatchInterval)
 			case watch && form.Value == output.YAML:

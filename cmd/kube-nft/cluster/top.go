@@ -31,9 +31,6 @@ A node that has no list in time is named below the list. It exits 0, and 2 if a 
   kubectl kube-nft top --in shop --sort active --node worker-1,worker-2
   kubectl kube-nft top -o json --count 1 --interval 10s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			command, err := r.command(cmd, args)
 			if err != nil {
 				return err

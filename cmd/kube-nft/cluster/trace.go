@@ -62,9 +62,6 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := form.Check(); err != nil {
-			return err
-		}
 		command, err := r.command(cmd, args)
 		if err != nil {
 			return err

@@ -69,7 +69,7 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 				return err
 			}
 			q.iface, q.from = flags.iface, flags.from
-			if err := cmp.Or(q.check(), f.Check()); err != nil {
+			if err := q.check(); err != nil {
 				return err
 			}
 			sourced := fromSource || slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)

@@ -60,9 +60,6 @@ session affinity are in kube-nft get affinity alone.`,
 		Example: "  kube-nft facts\n  kube-nft facts -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.Check(); err != nil {
-				return err
-			}
 			return f.Write(cmd.OutOrStdout(), readFacts(cmd.Context(), "/proc", clients))
 		},
 	}

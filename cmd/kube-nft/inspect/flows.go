@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +63,7 @@ The kernel drops events that flows is too slow to read; flows prints how many. f
 			if len(args) == 1 {
 				q.service = args[0]
 			}
-			return cmp.Or(f.Check(), q.check())
+			return q.check()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// A closed output must not kill the process before it has set the sysctls back.

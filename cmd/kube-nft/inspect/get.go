@@ -184,7 +184,7 @@ func (s *selection) check() error {
 			s.family, known = digit, true
 		}
 	}
-	if s.watch && s.format.Check() == nil && s.format.Document() {
+	if s.watch && s.format.Document() {
 		return config.Usagef("--watch: expected --output table, wide or name")
 	}
 	if s.watch && s.labels != "" {
@@ -193,7 +193,7 @@ func (s *selection) check() error {
 	if !known {
 		return config.Usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)
 	}
-	return s.format.Check()
+	return nil
 }
 
 // Columns returns the columns of a list by which it can be sorted.

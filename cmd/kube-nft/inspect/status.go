@@ -49,9 +49,6 @@ daemon has --mode=shadow, status prints the differences between kube-proxy's rul
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.Check(); err != nil {
-				return err
-			}
 			s, err := readStatus(cmd.Context())
 			if err != nil {
 				return TroubleError{err}

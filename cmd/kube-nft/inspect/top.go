@@ -67,7 +67,7 @@ most --budget of them, and reports if there are more.`,
   kube-nft top -n shop --sort active
   kube-nft top -o json --count 1 --interval 10s`,
 		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return cmp.Or(f.Check(), q.check()) },
+		PreRunE: func(*cobra.Command, []string) error { return q.check() },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q.fit = !cmd.Flags().Changed("rows")
 			ctx := untilInputEnds(cmd)

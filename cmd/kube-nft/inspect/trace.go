@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +56,7 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 			if len(args) == 1 {
 				q.to = args[0]
 			}
-			return cmp.Or(f.Check(), q.check())
+			return q.check()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.run(untilInputEnds(cmd), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())

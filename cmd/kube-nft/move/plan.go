@@ -36,9 +36,6 @@ daemon, give it the daemon's settings. Its last line is a summary. It exits 1 if
 prevents a takeover, and 2 if it could not read everything: it needs CAP_NET_ADMIN, as root,
 and the source.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := form.Check(); err != nil {
-				return err
-			}
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err

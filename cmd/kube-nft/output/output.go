@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -31,7 +32,7 @@ const (
 	YAML  = "yaml"
 )
 
-// A Form is the value of --output; the first allowed one is the default.
+// A Form is the value of --output; the first allowed one is the default. It is a pflag.Value.
 type Form struct {
 	Value   string
 	allowed []string
@@ -39,18 +40,25 @@ type Form struct {
 
 // AddFlag declares --output.
 func (f *Form) AddFlag(cmd *cobra.Command, allowed ...string) {
-	f.allowed = allowed
-	cmd.PersistentFlags().StringVarP(&f.Value, "output", "o", allowed[0], "what to print: "+tracker.Enumerate(allowed))
+	f.Value, f.allowed = allowed[0], allowed
+	cmd.PersistentFlags().VarP(f, "output", "o", "what to print: "+tracker.Enumerate(allowed))
 	Offer(cmd, "output", allowed...)
 }
 
-// Check returns a config.UsageError if the value is not allowed.
-func (f *Form) Check() error {
-	if slices.Contains(f.allowed, f.Value) {
-		return nil
+// Set implements pflag.Value.
+func (f *Form) Set(value string) error {
+	if !slices.Contains(f.allowed, value) {
+		return errors.New("expected " + tracker.Enumerate(f.allowed))
 	}
-	return config.Usagef("--output %s: expected %s", f.Value, tracker.Enumerate(f.allowed))
+	f.Value = value
+	return nil
 }
+
+// String implements pflag.Value.
+func (f *Form) String() string { return f.Value }
+
+// Type implements pflag.Value.
+func (f *Form) Type() string { return "string" }
 
 // Document reports whether the form is for programs.
 func (f *Form) Document() bool { return f.Value == JSON || f.Value == YAML }
