@@ -27,6 +27,9 @@ type TraceResult struct {
 	Shares    []float64
 	// Hash says what names the endpoint by its hash: HashAddress, HashAddressPort or nothing.
 	Hash string
+	// Dropped lists the endpoints to which the connection would be translated and then dropped; Endpoints does not have
+	// them.
+	Dropped []netip.AddrPort
 	// Masquerade says whether the connection gets a source address of this node. Hairpin lists the
 	// endpoints for which that depends on who connects.
 	Masquerade bool
@@ -69,7 +72,7 @@ func (s Step) String() string {
 // Trace follows a new connection through the table, from the base chain that translates
 // destinations to the one that translates sources. It uses nothing but the content of the table.
 func (t *Table) Trace(p Packet) TraceResult {
-	tr := tracer{table: t, packet: p}
+	tr := tracer{table: t, packet: p, original: p}
 	hook := "prerouting"
 	if p.Interface == "" {
 		hook = "output"
@@ -88,7 +91,7 @@ func (t *Table) Trace(p Packet) TraceResult {
 		tr.result.Outcome, tr.result.Uneven = "dnat", true
 	}
 	if tr.result.Outcome == "dnat" {
-		tr.source()
+		tr.translated()
 	}
 	return tr.result
 }
@@ -113,15 +116,16 @@ func Matches(stmt Stmt, f Family, p Packet) bool {
 }
 
 type tracer struct {
-	table  *Table
-	packet Packet
-	mark   uint32
-	result TraceResult
-	depth  int
-	shares []float64              // of the endpoints of result
-	places []int                  // in the longest list that they were drawn from
-	at     map[netip.AddrPort]int // where in the lists above an endpoint is
-	missed []float64              // the chance of each draw so far to hit nothing
+	table    *Table
+	packet   Packet
+	original Packet // before any translation
+	mark     uint32
+	result   TraceResult
+	depth    int
+	shares   []float64              // of the endpoints of result
+	places   []int                  // in the longest list that they were drawn from
+	at       map[netip.AddrPort]int // where in the lists above an endpoint is
+	missed   []float64              // the chance of each draw so far to hit nothing
 }
 
 // flow is how evaluation goes on after a statement, a rule or a chain.
@@ -207,12 +211,16 @@ func (t *tracer) key(parts []Part) (key string, index Part) {
 				break
 			}
 			b = AppendAddr(b, source)
-		case partDestination, partOriginalDestination:
+		case partDestination:
 			b = AppendAddr(b, t.packet.Destination)
+		case partOriginalDestination:
+			b = AppendAddr(b, t.original.Destination)
 		case partProtocol:
 			b = AppendProtocol(b, t.packet.Protocol)
-		case partPort, partOriginalPort:
+		case partPort:
 			b = AppendPort(b, t.packet.Port)
+		case partOriginalPort:
+			b = AppendPort(b, t.original.Port)
 		case partConstant:
 			b = AppendNumber(b, part.number)
 		case partRandom, partHashed, partHashedPorts:
@@ -230,30 +238,43 @@ func (t *tracer) key(parts []Part) (key string, index Part) {
 	return string(b), index
 }
 
-// source evaluates the translation of the source for each endpoint that the connection may go to.
-func (t *tracer) source() {
-	original, mark := t.packet, t.mark
-	endpoints, masqueraded := t.result.Endpoints, 0
-	steps := t.result.Steps
-	for _, ep := range endpoints {
+// translated evaluates what follows the translation, for each endpoint that the connection may go to.
+func (t *tracer) translated() {
+	mark, endpoints, shares, steps, masqueraded := t.mark, t.result.Endpoints, t.result.Shares, t.result.Steps, 0
+	chains := t.table.BaseChains("postrouting")
+	t.result.Endpoints, t.result.Shares = nil, nil
+	for i, ep := range endpoints {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
-		t.result.Masquerade, t.result.Steps = false, nil
-		if chains := t.table.BaseChains("postrouting"); len(chains) > 0 {
-			t.chain(chains[len(chains)-1].Name) // earlier ones update affinity maps
+		t.result.Outcome, t.result.Masquerade = "dnat", false
+		for _, base := range chains {
+			t.result.Steps = nil // chains before the last one only update affinity maps, unless they drop
+			if t.chain(base.Name); t.result.Outcome == "drop" {
+				break
+			}
 		}
 		for _, step := range t.result.Steps {
 			if !slices.Contains(steps, step) {
 				steps = append(steps, step)
 			}
 		}
+		if t.result.Outcome == "drop" {
+			t.result.Dropped = append(t.result.Dropped, ep)
+			continue
+		}
+		t.result.Endpoints = append(t.result.Endpoints, ep)
+		if shares != nil {
+			t.result.Shares = append(t.result.Shares, shares[i])
+		}
 		if t.result.Masquerade {
 			masqueraded++
 			t.result.Hairpin = append(t.result.Hairpin, ep)
 		}
 	}
-	t.packet, t.result.Steps = original, steps
-	t.result.Outcome = "dnat"
-	if t.result.Masquerade = masqueraded == len(endpoints); t.result.Masquerade {
+	t.packet, t.result.Steps, t.result.Outcome = t.original, steps, "dnat"
+	if len(t.result.Endpoints) == 0 {
+		t.result.Outcome = "drop"
+	}
+	if t.result.Masquerade = masqueraded > 0 && masqueraded == len(t.result.Endpoints); t.result.Masquerade {
 		t.result.Hairpin = nil
 	}
 }

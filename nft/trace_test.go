@@ -346,3 +346,24 @@ func TestTraceForeignRule(t *testing.T) {
 		t.Errorf("%s, foreign %v", result.Outcome, result.Foreign)
 	}
 }
+
+// TestTraceDropsTranslated: a rule behind the translation drops connections to one endpoint, or to all. It finds them by
+// the address that they had, too.
+func TestTraceDropsTranslated(t *testing.T) {
+	for _, f := range nft.Families {
+		table := tracedTable(f, atPostrouting, nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Drop})
+		held := table.Sets["addresses"].Map
+		held[nft.AddrKey(frontend[f])] = nft.Element{}
+		check := func(want string) {
+			t.Helper()
+			if got := traced(table, same); got != want {
+				t.Errorf("%s: %s, want %s", f, got, want)
+			}
+		}
+		check("dnat to 0 1")
+		held[nft.AddrKey(endpoints[0][f])] = nft.Element{}
+		check("dnat to 1")
+		table.Chains["after"].Rules[0][0] = nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: "addresses"}
+		check("drop")
+	}
+}

@@ -17,6 +17,7 @@ import (
 var questions = []string{
 	"10.244.0.8 10.96.0.10:80/tcp",
 	"10.244.0.9 10.96.0.10:80/tcp", // with an affinity entry
+	"10.244.0.7 10.96.0.10:80/tcp", // with the entry of an endpoint that has left
 	"10.244.0.6 10.96.0.2:53/udp",  // an endpoint itself
 	"node 10.96.0.2:53/udp",
 	"192.0.2.9 10.96.0.2:53/udp --interface eth0",
@@ -38,6 +39,8 @@ var questions = []string{
 func TestExplain(t *testing.T) {
 	program(t)
 	lab.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
+	lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", "affinity-52",
+		"{ 270661608 . 10.244.0.7 timeout 1d : 10.244.9.9 }")
 	var fromKernel, fromSource strings.Builder
 	for _, q := range questions {
 		explainTo(t, &fromKernel, q, nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // An Explanation is what becomes of a connection, and why.
@@ -40,6 +41,9 @@ func (t Table) Explain(p nft.Packet) Explanation {
 		e.explainPolicy()
 	} else {
 		e.explainNone()
+	}
+	if len(e.Dropped) > 0 {
+		e.explainDropped()
 	}
 	if e.Outcome == "dnat" {
 		e.Reason = "" // a foreign verdict may lead to endpoints too
@@ -284,15 +288,39 @@ func (e *explainer) firstOf(s nft.Step) nft.Stmt {
 // explainAffinity says whether the client has an affinity entry.
 func (e *explainer) explainAffinity() {
 	s := e.Service
-	if s.Affinity == 0 || e.Outcome != "dnat" {
+	if s.Affinity == 0 || e.Outcome != "dnat" && len(e.Dropped) == 0 {
 		return
 	}
-	for _, step := range e.Steps {
-		if held := e.table.Sets[step.Set]; held != nil && held.Set.Dynamic {
-			e.add("Affinity", fmt.Sprintf("%s has an entry", e.packet.Source), step.String())
-			return
-		}
+	if entry := e.entry(); entry != nil {
+		e.add("Affinity", fmt.Sprintf("%s has an entry", e.packet.Source), entry.String())
+		return
 	}
 	e.add("Affinity", fmt.Sprintf("%s has no entry yet; its first connection makes one, for %s", e.packet.Source,
 		nft.DurationText(s.Affinity)), "")
+}
+
+// entry returns the step that follows the client's affinity entry; nil if there is none.
+func (e *explainer) entry() *nft.Step {
+	for i := range e.Steps {
+		if held := e.table.Sets[e.Steps[i].Set]; held != nil && held.Set.Dynamic {
+			return &e.Steps[i]
+		}
+	}
+	return nil
+}
+
+// explainDropped says why connections to some endpoints are dropped, although they are translated.
+func (e *explainer) explainDropped() {
+	endpoints, by := strings.Join(words.Strings(e.Dropped), ", "), ""
+	for _, step := range e.Steps {
+		if last(e.ruleOf(step)) == nft.Stmt(nft.Drop) {
+			by = step.String()
+		}
+	}
+	e.Reason = "a rule drops connections to " + endpoints
+	if e.entry() != nil {
+		e.Reason = fmt.Sprintf("the client's affinity entry names %s, which has left Service %s; the packet removes the "+
+			"entry, and the next one goes elsewhere", endpoints, e.Service.Name)
+	}
+	e.add("Dropped", "connections to "+endpoints, by)
 }

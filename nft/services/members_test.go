@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -334,12 +335,28 @@ func testDepartedPackets(t *testing.T, both, several bool) {
 		}
 		return entries
 	}
+	explained := func(outcome, reason string, to, dropped []netip.AddrPort) {
+		t.Helper()
+		tables, _, err := k.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables[nft.IP].Sets[set.Name].Map = held()
+		e := readback.New(tables[nft.IP]).Explain(nft.Packet{Source: client, Destination: p.ClusterIP, Protocol: unix.IPPROTO_UDP,
+			Port: p.Port})
+		if e.Outcome != outcome || !strings.Contains(e.Reason, reason) || !slices.Equal(e.Endpoints, to) ||
+			!slices.Equal(e.Dropped, dropped) {
+			t.Errorf("explained as %s because of %q, to %v, dropped to %v", e.Outcome, e.Reason, e.Endpoints, e.Dropped)
+		}
+	}
+	explained("drop", "the client's affinity entry names 127.0.2.2:8080, which has left", nil, p.Cluster[1:])
 	if arrives(1, false) {
 		t.Error("a packet arrives at the endpoint that has left")
 	}
 	if entries := held(); len(entries) != 0 {
 		t.Errorf("the packet has left entries: %+v", entries)
 	}
+	explained("dnat", "", p.Cluster[:1], nil)
 	// A packet that was under way at the commit has been translated to the endpoint without an entry: here, by
 	// the list of the kernel, which still has it.
 	name := layout.EndpointMap{Protocol: p.ID.Protocol}.Name()
@@ -352,6 +369,7 @@ func testDepartedPackets(t *testing.T, both, several bool) {
 	first.Verb, first.Elements = nft.Delete, slices.Clone(list.Elements)
 	first.Elements[0].Data = nfttest.AddrPortData(p.Cluster[0])
 	commit(t, k, nft.Batch{Ops: []nft.Op{first, list}})
+	explained("drop", "a rule drops connections to 127.0.2.2:8080", nil, p.Cluster[1:])
 	if arrives(1, false) || len(held()) != 0 {
 		t.Errorf("a packet under way to the endpoint has made entries: %+v", held())
 	}
@@ -359,6 +377,7 @@ func testDepartedPackets(t *testing.T, both, several bool) {
 	back.Verb = nft.Delete
 	first.Verb = nft.Add
 	commit(t, k, nft.Batch{Ops: []nft.Op{back, first}})
+	explained("dnat", "", p.Cluster[:1], nil)
 	if !arrives(0, true) {
 		t.Error("without the entry, a packet does not arrive at the other endpoint")
 	}
