@@ -46,6 +46,22 @@ func NewTable(f Family) *Table {
 	return &Table{Family: f, Comment: tableComment, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
 }
 
+// Elements returns what a set holds, by key; nothing if there is no such set.
+func (t *Table) Elements(set string) map[string]Element {
+	if held := t.Sets[set]; held != nil {
+		return held.Map
+	}
+	return nil
+}
+
+// Rules returns the rules of a chain; none if there is no such chain.
+func (t *Table) Rules(chain string) []Rule {
+	if c := t.Chains[chain]; c != nil {
+		return c.Rules
+	}
+	return nil
+}
+
 // tableComment marks a table of ours. Its number grows with every change of the fixed sets and base
 // chains that requires a new table; the definitions show such a change too.
 const (

@@ -272,8 +272,8 @@ func (j *Journal) moveUnit(unit Unit) {
 	delete(j.backlog.along, unit.Name)
 	j.moveStep(s)
 	for _, e := range s.elements {
-		if set := j.Table.Sets[e.set]; set != nil && set.Set.Verdicts && set.Map[e.key].Verdict != nil {
-			j.moveReached(set.Map[e.key].Verdict.Chain)
+		if v := j.Table.Elements(e.set)[e.key].Verdict; v != nil {
+			j.moveReached(v.Chain)
 		}
 	}
 	for _, name := range s.chains {

@@ -85,12 +85,10 @@ func (u Units) ofMember(key string) change.Unit {
 
 func (u Units) ofFrontend(verdicts, key string) change.Unit {
 	for _, table := range []*nft.Table{u.want, u.have} {
-		held := table.Sets[verdicts]
-		if held == nil || held.Map[key].Verdict == nil {
-			continue
-		}
-		if p, ok := PolicyOf(*held.Map[key].Verdict); ok && p.Affinity != 0 {
-			return ofAffinity(p.Affinity)
+		if v := table.Elements(verdicts)[key].Verdict; v != nil {
+			if p, ok := PolicyOf(*v); ok && p.Affinity != 0 {
+				return ofAffinity(p.Affinity)
+			}
 		}
 	}
 	return change.Unit{Name: key, Whole: true}

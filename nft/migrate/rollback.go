@@ -207,7 +207,7 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 	for _, f := range nft.Families {
 		table := ours[f]
-		if table == nil || table.Sets[layout.ServicesMap] == nil || len(table.Sets[layout.ServicesMap].Map) == 0 {
+		if table == nil || len(table.Elements(layout.ServicesMap)) == 0 {
 			continue
 		}
 		serves := func(p legacy.Part) bool { return p.Serves(f) }

@@ -36,11 +36,8 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 	for f, table := range tables {
 		a.atNode[f] = nodePortsAnywhere(table)
 		for _, addr := range local {
-			if addresses := table.Sets[layout.NodePortAddressesSet]; addresses != nil &&
-				tracker.FamilyOf(addr) == f {
-				_, named := addresses.Map[nft.AddrKey(addr)]
-				a.atNode[f] = a.atNode[f] || named
-			}
+			_, named := table.Elements(layout.NodePortAddressesSet)[nft.AddrKey(addr)]
+			a.atNode[f] = a.atNode[f] || named
 		}
 	}
 	for range a.Frontends() {
@@ -65,10 +62,10 @@ func nodePortsAnywhere(t *nft.Table) bool {
 func (a *Answers) Of(f tracker.Frontend) Answer {
 	family := f.Family()
 	table := a.tables[family]
-	if table == nil || table.Sets[layout.VerdictMap(f.NodePort())] == nil {
+	if table == nil {
 		return NoFrontend
 	}
-	element, ok := table.Sets[layout.VerdictMap(f.NodePort())].Map[layout.FrontendKeyOf(f)]
+	element, ok := table.Elements(layout.VerdictMap(f.NodePort()))[layout.FrontendKeyOf(f)]
 	switch {
 	case !ok:
 		return NoFrontend
@@ -83,10 +80,10 @@ func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, layout.PortName] {
 	return func(yield func(tracker.Frontend, layout.PortName) bool) {
 		for family, table := range a.tables {
 			for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
-				if table.Sets[set] == nil || set == layout.NodePortsMap && !a.atNode[family] {
+				if set == layout.NodePortsMap && !a.atNode[family] {
 					continue
 				}
-				for key, element := range table.Sets[set].Map {
+				for key, element := range table.Elements(set) {
 					if answerOf(element) != NoEndpoint && !yield(layout.FrontendIn(family, set, key),
 						layout.ParsePortName(element.Comment)) {
 						return

@@ -137,11 +137,7 @@ func (s *Frontend) Endpoints() []netip.AddrPort {
 func (t Table) Frontends() []Frontend {
 	var list []Frontend
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
-		held := t.Sets[set]
-		if held == nil {
-			continue
-		}
-		for key, element := range held.Map {
+		for key, element := range t.Elements(set) {
 			list = append(list, t.FrontendAt(set, key, element))
 		}
 	}
@@ -221,11 +217,11 @@ func (t Table) IsJoint(number uint32) bool {
 
 // listDNAT is the statement with which a shared list's chain chooses first.
 func (t Table) listDNAT(number uint32, local bool) (dnat nft.DNATFrom, ok bool) {
-	chain := t.Chains[layout.ListChain(number, local)]
-	if chain == nil || len(chain.Rules) == 0 {
+	rules := t.Rules(layout.ListChain(number, local))
+	if len(rules) == 0 {
 		return dnat, false
 	}
-	dnat, ok = last(chain.Rules[0]).(nft.DNATFrom)
+	dnat, ok = last(rules[0]).(nft.DNATFrom)
 	return dnat, ok && len(dnat.Key) == 2
 }
 
@@ -271,11 +267,11 @@ func (t Table) hash(v nft.Verdict) layout.Hash {
 
 // chainHash says what a chain hashes to choose an endpoint.
 func (t Table) chainHash(name string) layout.Hash {
-	chain := t.Chains[name]
-	if chain == nil || len(chain.Rules) == 0 {
+	rules := t.Rules(name)
+	if len(rules) == 0 {
 		return layout.NoHash
 	}
-	dnat, ok := last(chain.Rules[0]).(nft.DNATFrom)
+	dnat, ok := last(rules[0]).(nft.DNATFrom)
 	if !ok || len(dnat.Key) == 0 {
 		return layout.NoHash
 	}
@@ -310,11 +306,7 @@ func (t Table) affinityVerdicts(p layout.Policy) iter.Seq[nft.Verdict] {
 	return func(yield func(nft.Verdict) bool) {
 		for _, name := range []string{p.Open().ChainName(),
 			layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
-			chain := t.Chains[name]
-			if chain == nil {
-				continue
-			}
-			for _, rule := range chain.Rules {
+			for _, rule := range t.Rules(name) {
 				if next, ok := last(rule).(nft.Verdict); ok && !yield(next) {
 					return
 				}
@@ -338,11 +330,7 @@ func (t Table) kindOf(f tracker.Frontend, comment string) string {
 
 // has reports whether a set of the table has an element.
 func (t Table) has(set, key string) bool {
-	held := t.Sets[set]
-	if held == nil {
-		return false
-	}
-	_, ok := held.Map[key]
+	_, ok := t.Elements(set)[key]
 	return ok
 }
 
@@ -350,11 +338,9 @@ func (t Table) has(set, key string) bool {
 // serves node ports at all addresses adds none.
 func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 	for _, table := range tables {
-		if held := table.Sets[layout.NodePortAddressesSet]; held != nil {
-			for key := range held.Map {
-				if addr, ok := netip.AddrFromSlice([]byte(key)); ok {
-					addrs = append(addrs, addr)
-				}
+		for key := range table.Elements(layout.NodePortAddressesSet) {
+			if addr, ok := netip.AddrFromSlice([]byte(key)); ok {
+				addrs = append(addrs, addr)
 			}
 		}
 	}
@@ -369,15 +355,8 @@ func (t Table) findAffinity(s *Frontend, key string) {
 	if s.NodePort() {
 		set = layout.AffinityNodePortsMap
 	}
-	held := t.Sets[set]
-	if held == nil {
-		return
-	}
-	chain := t.Chains[verdictOf(held.Map[key]).Chain]
-	if chain == nil {
-		return
-	}
-	for _, rule := range chain.Rules {
+	chain := verdictOf(t.Elements(set)[key]).Chain
+	for _, rule := range t.Rules(chain) {
 		for _, stmt := range rule {
 			r, ok := stmt.(nft.Update)
 			if !ok {
@@ -386,7 +365,7 @@ func (t Table) findAffinity(s *Frontend, key string) {
 			number := nft.NumberIn(r.Key)
 			s.Affinity = r.Duration()
 			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{
-				Map: r.Map, Number: number, Port: t.portOf(strings.TrimPrefix(chain.Name, layout.UpdatePrefix), number),
+				Map: r.Map, Number: number, Port: t.portOf(strings.TrimPrefix(chain, layout.UpdatePrefix), number),
 				Local: layout.IsLocalNumber(number),
 			})
 		}
@@ -414,11 +393,7 @@ func (t Table) AffinityMaps(p nft.Packet) (sets []*nft.Set) {
 // none of them uses the group.
 func (t Table) portOf(affinity string, number uint32) uint16 {
 	for _, name := range layout.AffinityChains(affinity) {
-		chain := t.Chains[name]
-		if chain == nil {
-			continue
-		}
-		for _, rule := range chain.Rules {
+		for _, rule := range t.Rules(name) {
 			if dnat, ok := last(rule).(nft.DNATFrom); ok && nft.NumberIn(dnat.Key) == number {
 				return dnat.ToPort
 			}

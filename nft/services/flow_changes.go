@@ -38,11 +38,7 @@ func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 
 func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChange) {
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
-		held := have.Sets[set]
-		if held == nil {
-			continue
-		}
-		for key, element := range held.Map {
+		for key, element := range have.Elements(set) {
 			f := layout.FrontendIn(fr.Table.Family, set, key)
 			if f.Protocol != tracker.UDP || fr.frontends[f] != nil {
 				continue

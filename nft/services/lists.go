@@ -83,11 +83,7 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 // adoptedElement is the element that the kernel had at start for a frontend. ok says that it was this Service port's,
 // as its comment shows.
 func (fr *familyRules) adoptedElement(id tracker.PortID, f tracker.Frontend) (e nft.Element, ok bool) {
-	held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]
-	if held == nil {
-		return e, false
-	}
-	e = held.Map[layout.FrontendKeyOf(f)]
+	e = fr.adopted.Elements(layout.VerdictMap(f.NodePort()))[layout.FrontendKeyOf(f)]
 	return e, layout.NameIn(e.Comment) == layout.Comment(id)
 }
 
