@@ -35,7 +35,7 @@ func FrontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
 	switch set {
 	case NodePortsMap, AffinityNodePortsMap:
 		n = 0
-	case ServicesMap, AffinityFrontendsMap:
+	case ServicesMap, AffinityFrontendsMap, BeforeNodePortsSet:
 	default:
 		m, ok := endpointMaps[set]
 		if !ok {

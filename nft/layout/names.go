@@ -17,8 +17,9 @@ const (
 	ClusterIPsSet        = "cluster-ips"
 	ServiceCIDRsSet      = "service-cidrs"
 	HairpinSet           = "hairpin"
-	MembersSet           = "members" // endpoints that affinity entries may name
-	PingedSet            = "pinged"  // addresses that answer echo requests; exists while there are some
+	MembersSet           = "members"           // endpoints that affinity entries may name
+	PingedSet            = "pinged"            // addresses that answer echo requests; exists while there are some
+	BeforeNodePortsSet   = "before-node-ports" // frontends at addresses where node ports are served, too
 	AffinityFrontendsMap = "frontends-with-affinity"
 	AffinityNodePortsMap = "node-ports-with-affinity"
 	AffinityPrefix       = "affinity-" // of affinity maps, and in the names of chains before a number

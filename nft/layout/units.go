@@ -55,7 +55,7 @@ func (u Units) OfElement(set, key string) change.Unit {
 		return change.Unit{Refuses: true}
 	case set == NodePortsMap || set == AffinityNodePortsMap || lists.NodePort:
 		return u.ofFrontend(NodePortsMap, key[:nodePortKeyLen])
-	case set == ServicesMap || set == AffinityFrontendsMap || isLists:
+	case set == ServicesMap || set == AffinityFrontendsMap || set == BeforeNodePortsSet || isLists:
 		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.want.Family)+nodePortKeyLen])
 	case strings.HasPrefix(set, RangesPrefix):
 		return change.Unit{Name: unitName("source ranges", binary.NativeEndian.Uint32([]byte(key)))}

@@ -124,10 +124,10 @@ func (s *claims) losers() int { return max(len(s.list)-1, 0) }
 // A frontendState is a frontend with its claims, and what has been made of the first.
 type frontendState struct {
 	tracker.Frontend
-	claims   claims
-	shown    program
-	touched  bool // it is in familyRules.touchedFrontends
-	external bool // it is in familyRules.external
+	claims    claims
+	shown     program
+	touched   bool // it is in familyRules.touchedFrontends
+	hidesPort bool // it is in layout.BeforeNodePortsSet
 }
 
 // A Conflict is a frontend that two Services claim: Winner is served there, Loser is not.

@@ -184,38 +184,59 @@ func TestMembersOfSharedListInParts(t *testing.T) {
 // TestNumberOfStickyNodePort sends packets to Services that have a port with the number of a node port with session
 // affinity: they are none of its connections.
 func TestNumberOfStickyNodePort(t *testing.T) {
-	for _, all := range []bool{false, true} {
-		for _, external := range []bool{false, true} {
-			t.Run(fmt.Sprintf("node ports at all addresses %v, external IP %v", all, external), func(t *testing.T) {
-				testNumberOfStickyNodePort(t, all, external)
-			})
+	for _, f := range nft.Families {
+		for _, all := range []bool{false, true} {
+			for _, kind := range []frontendKind{clusterIP, loadBalancerIP, externalIP} {
+				for _, ofNode := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s, node ports at all addresses %v, frontend of kind %d, node port address %v", f, all, kind,
+						ofNode), func(t *testing.T) { testNumberOfStickyNodePort(t, f, all, kind, ofNode) })
+				}
+			}
 		}
 	}
 }
 
-func testNumberOfStickyNodePort(t *testing.T, all, external bool) {
+func testNumberOfStickyNodePort(t *testing.T, f nft.Family, all bool, kind frontendKind, ofNode bool) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	lab.Run(t, "", "ip", "address", "add", "198.51.100.1/32", "dev", "lo") // to masquerade with
-	sticky, other := countingPort("127.0.2.1:8080"), countingPort("127.0.2.2:8081")
-	sticky.Affinity = time.Hour
-	other.ID.Service, other.UID, other.ClusterIP, other.Port = "other", "2", netip.MustParseAddr("127.96.0.2"), 30080
-	at := netip.AddrPortFrom(other.ClusterIP, 30080)
-	if external {
-		at = netip.MustParseAddrPort("127.7.0.1:30080")
-		other.ExternalIPs = []netip.Addr{at.Addr()}
+	client, node, frontend, endpoint := testAddr(f, 1), testAddr(f, 2), testAddr(f, 3), testAddr(f, 4)
+	if err := lab.AddLocal(netip.PrefixFrom(client, client.BitLen()-8).Masked()); err != nil { // the local route of an IPv6 address comes late
+		t.Fatal(err)
+	}
+	for _, addr := range []netip.Addr{client, node, frontend, endpoint} {
+		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, addr.BitLen())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sticky, other := countingPort(), countingPort()
+	sticky.ID.Family, sticky.ClusterIP, sticky.Affinity = f, testAddr(f, 5), time.Hour
+	sticky.Cluster, sticky.HasEndpoints = []netip.AddrPort{netip.AddrPortFrom(testAddr(f, 6), 8080)}, true
+	other.ID.Family, other.ID.Service, other.UID, other.ClusterIP, other.Port = f, "other", "2", testAddr(f, 7), 30080
+	other.Cluster, other.HasEndpoints = []netip.AddrPort{netip.AddrPortFrom(endpoint, 8081)}, true
+	switch kind {
+	case clusterIP:
+		other.ClusterIP = frontend
+	case loadBalancerIP:
+		other.LoadBalancers = []netip.Addr{frontend}
+	case externalIP:
+		other.ExternalIPs = []netip.Addr{frontend}
 	}
 	config := testConfig()
-	config.AllNodePorts = map[nft.Family]bool{nft.IP: all, nft.IP6: all}
-	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
+	config.AllNodePorts = map[nft.Family]bool{f: all}
 	r := NewRuleset(config)
-	if !all {
-		r.SetNodePortAddresses([]netip.Addr{netip.MustParseAddr("127.7.0.1")})
+	setNodeAddresses := func(addrs ...netip.Addr) {
+		if !all {
+			r.SetNodePortAddresses(addrs)
+		}
 	}
+	setNodeAddresses(node)
 	r.Apply(changed(sticky, other))
 	commit(t, k, change.Diff(nil, r.Want()))
 	r.Committed()
-	receiver, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.2.2:8081")))
+	if ofNode {
+		setNodeAddresses(node, frontend)
+	}
+	receiver, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(other.Cluster[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +247,8 @@ func testNumberOfStickyNodePort(t *testing.T, all, external bool) {
 		r.Apply(changed(&published))
 		commit(t, k, r.Changes())
 		r.Committed()
-		sender, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 1, 0, 9)}, net.UDPAddrFromAddrPort(at))
+		sender, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(client, 0)),
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(frontend, 30080)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,11 +262,51 @@ func testNumberOfStickyNodePort(t *testing.T, all, external bool) {
 			t.Fatalf("node port %d: %v", nodePort, err)
 		}
 	}
-	if n := len(r.families[nft.IP].external); n != 0 && !external {
-		t.Errorf("%d numbers of external IPs are kept", n)
-	}
-	if held := r.Want()[nft.IP].Sets[layout.AffinityFrontendsMap].Map; len(held) != 1 {
-		t.Errorf("%d elements lead to update chains, want that of the cluster IP", len(held))
+}
+
+// TestStickyNodePortOfManyAddresses: a node port with session affinity costs the same however many addresses have its
+// number. Each of them has one element for that, if node ports are served there.
+func TestStickyNodePortOfManyAddresses(t *testing.T) {
+	const addresses = 500
+	sticky := affinePort(1, 3)
+	sticky.NodePort = 80
+	plain := *sticky
+	plain.Affinity, plain.NodePort = 0, 0
+	for _, all := range []bool{false, true} {
+		config := testConfig()
+		config.AllNodePorts = map[nft.Family]bool{nft.IP: all}
+		r := NewRuleset(config)
+		world := externalWorld(addresses, 3)
+		r.Apply(world)
+		r.Apply(changed(affinePort(2, 3))) // the chains that all ports with affinity share stay
+		r.Committed()
+		for _, p := range []*tracker.ServicePort{sticky, &plain, sticky} {
+			r.Apply(changed(p))
+			if batch := r.Changes(); batch.ElementCount() > 20 {
+				t.Errorf("node ports at all addresses %v: a toggle is %d elements", all, batch.ElementCount())
+			}
+			r.Committed()
+		}
+		hidden := func(want int) {
+			t.Helper()
+			if n := len(r.Want()[nft.IP].Sets[layout.BeforeNodePortsSet].Map); n != want {
+				t.Errorf("node ports at all addresses %v: %d elements, want %d", all, n, want)
+			}
+		}
+		if all {
+			hidden(addresses)
+		} else {
+			at := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.AddrFrom4([4]byte{203, 0, 0, 1})}
+			for n := range 3 {
+				r.SetNodePortAddresses(at[:n])
+				hidden(max(n-1, 0))
+			}
+			r.SetNodePortAddresses(nil)
+			hidden(0)
+			r.SetNodePortAddresses(at)
+		}
+		r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{clusterPort(0, 3).ID: true}})
+		hidden(0)
 	}
 }
 

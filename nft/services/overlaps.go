@@ -50,7 +50,7 @@ func (o *overlaps) has(addr netip.Addr) bool {
 
 // touch records that a frontend has another owner from now on.
 func (o *overlaps) touch(f tracker.Frontend) {
-	port := nodePortLike(f)
+	port := tracker.NodePort(f.Family(), f.Protocol, f.Port)
 	switch {
 	case len(o.reached) == 0:
 		return

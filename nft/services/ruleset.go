@@ -49,7 +49,6 @@ type familyRules struct {
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
 	flows          map[tracker.Frontend]*tracker.FlowChange
-	external       map[tracker.Frontend]map[*frontendState]struct{} // those that are no cluster IPs, by their node port
 	contests       map[*frontendState]*contest
 	overlaps       overlaps
 	standing       int           // conflicts within contests
@@ -101,7 +100,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityLists:  make(map[uint32]affinity.ListChange),
 		affinityPorts:  make(map[string]int),
 		flows:          make(map[tracker.Frontend]*tracker.FlowChange),
-		external:       make(map[tracker.Frontend]map[*frontendState]struct{}),
 		contests:       make(map[*frontendState]*contest),
 		overlaps:       newOverlaps(),
 	}
@@ -282,7 +280,12 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 		for _, addr := range tracker.OfFamily(addrs, f) {
 			keys[nft.AddrKey(addr)] = true
 		}
-		family.fillSet(layout.NodePortAddressesSet, keys)
+		if !family.fillSet(layout.NodePortAddressesSet, keys) {
+			continue
+		}
+		for _, state := range family.frontends {
+			family.programHiding(state)
+		}
 	}
 }
 
@@ -326,16 +329,22 @@ func rangesOf(f nft.Family, prefixes []netip.Prefix) map[string]bool {
 	return keys
 }
 
-// fillSet makes a fixed set hold exactly these keys.
-func (fr *familyRules) fillSet(set string, keys map[string]bool) {
-	for key := range fr.Table.Sets[set].Map {
+// fillSet makes a fixed set hold exactly these keys, and reports whether that changed it.
+func (fr *familyRules) fillSet(set string, keys map[string]bool) (changed bool) {
+	held := fr.Table.Sets[set].Map
+	for key := range held {
 		if !keys[key] {
 			fr.Remove(set, key)
+			changed = true
 		}
 	}
 	for key := range keys {
-		fr.Put(set, key, nft.Element{})
+		if _, has := held[key]; !has {
+			fr.Put(set, key, nft.Element{})
+			changed = true
+		}
 	}
+	return changed
 }
 
 // Want returns the complete wanted tables. The caller must not change them. They are valid until the

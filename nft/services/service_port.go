@@ -217,10 +217,12 @@ func (fr *familyRules) program(state *frontendState) {
 	if have.ping != want.ping {
 		fr.pinged.program(fr.Journal, f.Address, want.ping)
 	}
+	if have.updates != want.updates {
+		fr.programUpdates(f, want.updates)
+	}
 	fr.recordFlowChange(state, &want)
-	before := state.shown.updates
 	state.shown = want
-	fr.programUpdates(state, before)
+	fr.programHiding(state)
 }
 
 // recordFlowChange records what a change of a frontend means for connections. Those of TCP
@@ -254,75 +256,36 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
-// programUpdates leads connections of a frontend to the chain that updates affinity maps. before is the number of the
-// chain that it had.
-func (fr *familyRules) programUpdates(state *frontendState, before uint32) {
-	f, number := state.Frontend, state.shown.updates
-	if !f.NodePort() {
-		was := state.external
-		if fr.indexExternal(state); was || state.external || number != before {
-			fr.programAddressUpdates(state)
-		}
+// programUpdates leads connections of a frontend to the chain with a number that updates affinity maps.
+func (fr *familyRules) programUpdates(f tracker.Frontend, number uint32) {
+	set := layout.AffinityFrontendsMap
+	if f.NodePort() {
+		set = layout.AffinityNodePortsMap
+	}
+	if number == 0 {
+		fr.Remove(set, layout.FrontendKeyOf(f))
 		return
+	}
+	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
+}
+
+// programHiding keeps a load-balancer IP or external IP apart from the node ports that are served at its address:
+// what updates affinity maps would take it for a node port with the same number. Whether there is one does not matter
+// here, or a node port that comes or goes would change an element of each such address.
+func (fr *familyRules) programHiding(state *frontendState) {
+	hides := false
+	if first := state.claims.first(); first != nil && (first.kind == loadBalancerIP || first.kind == externalIP) {
+		_, served := fr.Table.Sets[layout.NodePortAddressesSet].Map[nft.AddrKey(state.Address)]
+		hides = served || fr.config.AllNodePorts[fr.Table.Family]
 	}
 	switch {
-	case before == number:
-		return
-	case number == 0:
-		fr.Remove(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f))
+	case hides == state.hidesPort:
+	case hides:
+		fr.Put(layout.BeforeNodePortsSet, layout.FrontendKeyOf(state.Frontend), nft.Element{})
 	default:
-		fr.Put(layout.AffinityNodePortsMap, layout.FrontendKeyOf(f), updatesWith(number))
+		fr.Remove(layout.BeforeNodePortsSet, layout.FrontendKeyOf(state.Frontend))
 	}
-	if before == 0 || number == 0 {
-		for other := range fr.external[f] {
-			fr.programAddressUpdates(other)
-		}
-	}
-}
-
-// programAddressUpdates is programUpdates for an address. A connection to a load-balancer IP or external IP may have
-// the number of a node port with session affinity: it returns before the rules for node ports.
-func (fr *familyRules) programAddressUpdates(state *frontendState) {
-	key, port := layout.FrontendKeyOf(state.Frontend), fr.frontends[nodePortLike(state.Frontend)]
-	switch number := state.shown.updates; {
-	case number != 0:
-		fr.Put(layout.AffinityFrontendsMap, key, updatesWith(number))
-	case state.external && port != nil && port.shown.updates != 0:
-		fr.Put(layout.AffinityFrontendsMap, key, nft.Element{Verdict: &nft.Return})
-	default:
-		fr.Remove(layout.AffinityFrontendsMap, key)
-	}
-}
-
-// indexExternal keeps a frontend in familyRules.external as long as it is a load-balancer IP or an external IP.
-func (fr *familyRules) indexExternal(state *frontendState) {
-	first := state.claims.first()
-	external := first != nil && first.kind != clusterIP
-	if external == state.external {
-		return
-	}
-	port := nodePortLike(state.Frontend)
-	switch {
-	case !external:
-		if delete(fr.external[port], state); len(fr.external[port]) == 0 {
-			delete(fr.external, port)
-		}
-	case fr.external[port] == nil:
-		fr.external[port] = map[*frontendState]struct{}{state: {}}
-	default:
-		fr.external[port][state] = struct{}{}
-	}
-	state.external = external
-}
-
-// nodePortLike is the node port that has the number of a frontend's port.
-func nodePortLike(f tracker.Frontend) tracker.Frontend {
-	return tracker.NodePort(f.Family(), f.Protocol, f.Port)
-}
-
-// updatesWith leads to the chain with a number that updates affinity maps.
-func updatesWith(number uint32) nft.Element {
-	return nft.Element{Verdict: gotoChain(layout.UpdateChain(number))}
+	state.hidesPort = hides
 }
 
 // setClusterIP counts the Service ports that have a cluster IP. The zero address stands for none.

@@ -71,6 +71,7 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
 		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr}},
+		{Name: layout.BeforeNodePortsSet, Key: frontend},
 		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
 	}...)

@@ -73,12 +73,12 @@ func (s *Settings) mark() []nft.Rule {
 // rule of its own: nft reads the port that connection tracking keeps only in the context of one protocol.
 func (s *Settings) updateRules() []nft.Rule {
 	var rules []nft.Rule
+	frontend := []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}
 	for _, protocol := range nft.TransportNumbers {
 		rules = append(rules, nft.Rule{nft.ProtocolIs{Number: protocol},
-			nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort},
-				Map: layout.AffinityFrontendsMap}})
+			nft.VerdictFrom{Key: frontend, Map: layout.AffinityFrontendsMap}})
 	}
-	// What was addressed to another cluster IP with the number of a node port is none of its connections.
+	// What was addressed to another Service with the number of a node port is none of its connections.
 	rules = append(rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.ClusterIPsSet},
 		nft.Return})
 	for _, protocol := range nft.TransportNumbers {
@@ -86,8 +86,8 @@ func (s *Settings) updateRules() []nft.Rule {
 		if !s.AllNodePorts {
 			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.NodePortAddressesSet})
 		}
-		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort},
-			Map: layout.AffinityNodePortsMap}))
+		rules = append(rules, append(rule, nft.InSet{Key: frontend, Set: layout.BeforeNodePortsSet, Not: true},
+			nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: layout.AffinityNodePortsMap}))
 	}
 	return rules
 }
