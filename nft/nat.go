@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -152,9 +153,7 @@ const portWord = 4
 // TransportNumbers are the protocols of Service ports: TCP, UDP and SCTP (IANA).
 var TransportNumbers = [...]uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}
 
-func hasPorts(protocol uint8) bool {
-	return protocol == TransportNumbers[0] || protocol == TransportNumbers[1] || protocol == TransportNumbers[2]
-}
+func hasPorts(protocol uint8) bool { return slices.Contains(TransportNumbers[:], protocol) }
 
 // Masquerade gives the packet a source address of this node and a random source port.
 type Masquerade struct{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -128,12 +129,7 @@ func (r xrule) decide(w *walk) decision {
 
 // anyBit reports whether a mask has bits.
 func anyBit(mask []byte) bool {
-	for _, b := range mask {
-		if b != 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(mask, func(b byte) bool { return b != 0 })
 }
 
 // masked compares the bits of a mask.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -257,8 +258,7 @@ func (e *PacketEvent) header(network, transport []byte) {
 		return
 	}
 	var from, to uint16
-	if hasPorts := e.Protocol == unix.IPPROTO_TCP || e.Protocol == unix.IPPROTO_UDP ||
-		e.Protocol == unix.IPPROTO_SCTP; hasPorts && len(transport) >= 4 {
+	if slices.Contains(nft.TransportNumbers[:], e.Protocol) && len(transport) >= 4 {
 		from, to = binary.BigEndian.Uint16(transport), binary.BigEndian.Uint16(transport[2:])
 	}
 	e.Source, e.Destination = netip.AddrPortFrom(source, from), netip.AddrPortFrom(destination, to)

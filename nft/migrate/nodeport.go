@@ -92,13 +92,9 @@ func (n *NodePorts) Checks() []Check {
 		})
 	}
 	for use, count := range counts {
-		connections := "connections"
-		if count == 1 {
-			connections = "connection"
-		}
 		used = append(used, Check{
 			Level: Warning, About: fmt.Sprintf("node port %s %s", use.Protocol, use.Address),
-			Found: fmt.Sprintf("in use by %d %s now", count, connections),
+			Found: "in use by " + words.Plural(count, "connection") + " now",
 			Means: "they go on; new ones will not be answered at this address",
 			Do:    "use another address, or " + n.keep([]netip.Addr{use.Address.Addr()}),
 		})

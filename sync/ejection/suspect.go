@@ -1,6 +1,7 @@
 package ejection
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -393,10 +394,7 @@ func (s *suspect) leftOut() (list []netip.AddrPort) {
 		}
 	}
 	slices.SortFunc(list, func(a, b netip.AddrPort) int {
-		if c := s.out[a].since.Compare(s.out[b].since); c != 0 {
-			return c
-		}
-		return a.Compare(b)
+		return cmp.Or(s.out[a].since.Compare(s.out[b].since), a.Compare(b))
 	})
 	return list
 }

@@ -13,6 +13,7 @@
 package ejection
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"runtime"
@@ -402,10 +403,7 @@ func (w *Watcher) show() {
 		}
 	}
 	slices.SortFunc(list, func(a, b Endpoint) int {
-		if c := a.Port.Compare(b.Port); c != 0 {
-			return c
-		}
-		return a.Endpoint.Compare(b.Endpoint)
+		return cmp.Or(a.Port.Compare(b.Port), a.Endpoint.Compare(b.Endpoint))
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()

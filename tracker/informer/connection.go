@@ -1,6 +1,7 @@
 package informer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,10 +72,7 @@ func (c *Connection) Config() (*rest.Config, error) {
 	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
 		return nil, fmt.Errorf("%s: %s; expected a URL such as https://10.0.0.1:6443", c.origin(), words.OneLine(err))
 	}
-	config.ContentType = c.ContentType
-	if config.ContentType == "" {
-		config.ContentType = runtime.ContentTypeProtobuf
-	}
+	config.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
 	config.AcceptContentTypes = config.ContentType
 	if config.ContentType != runtime.ContentTypeJSON {
 		config.AcceptContentTypes += "," + runtime.ContentTypeJSON

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,13 +40,9 @@ func setDefaults(value metav1.Object) {
 }
 
 func setServiceDefaults(spec *corev1.ServiceSpec) {
-	if spec.Type == "" {
-		spec.Type = corev1.ServiceTypeClusterIP
-	}
+	spec.Type = cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)
 	for i := range spec.Ports {
-		if spec.Ports[i].Protocol == "" {
-			spec.Ports[i].Protocol = corev1.ProtocolTCP
-		}
+		spec.Ports[i].Protocol = cmp.Or(spec.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
 	setClusterIPs(spec)
 	switch spec.SessionAffinity {

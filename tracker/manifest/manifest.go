@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -56,9 +57,7 @@ type Source struct {
 
 // New returns a Source for a file or directory. Nothing is read before Run.
 func New(path string, options Options) *Source {
-	if options.Rescan == 0 {
-		options.Rescan = defaultRescan
-	}
+	options.Rescan = cmp.Or(options.Rescan, defaultRescan)
 	return &Source{path: path, options: options, synced: make(chan struct{})}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // maxTraceFilters bounds the frontends of one Service: each is a rule that first packets meet.
@@ -149,10 +150,7 @@ func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
 		return nil, err
 	}
 	if source.IsValid() {
-		family := nft.IP6
-		if source.Addr().Is4() {
-			family = nft.IP
-		}
+		family := tracker.FamilyOf(source.Addr())
 		filters = slices.DeleteFunc(filters, func(f kernel.PacketFilter) bool { return f.Family != family })
 		for i := range filters {
 			filters[i].Source = source
