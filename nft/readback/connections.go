@@ -37,19 +37,19 @@ type Connections struct {
 // of their endpoints, ordered by frontend. It is empty if the table does not count.
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{layout.ServicesMap, layout.NodePortsMap}
+	shared := slices.Concat(layout.ListsMaps(), layout.AddressesMaps())
 	if endpoints {
 		for _, m := range layout.EndpointMaps() {
 			sets = append(sets, m.Name())
 		}
-		sets = append(sets, layout.ListsMaps()...)
-		sets = append(sets, layout.AddressesMaps()...)
+		sets = append(sets, shared...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
-	for _, frontends := range []string{layout.ServicesMap, layout.NodePortsMap} {
-		if !endpoints {
+	if !endpoints {
+		for _, frontends := range sets {
 			for key, n := range held[frontends].Packets {
 				list = append(list, Connections{
 					Frontend: layout.FrontendIn(f, frontends, key), Name: layout.ParsePortName(held[frontends].Elements[key].Comment),
@@ -71,7 +71,7 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			})
 		}
 	}
-	for _, set := range slices.Concat(layout.ListsMaps(), layout.AddressesMaps()) {
+	for _, set := range shared {
 		for key, n := range held[set].Packets {
 			element := held[set].Elements[key]
 			ep, ok := nft.AddrPortOf(element.Data)

@@ -67,9 +67,9 @@ func (c *cluster) answers(ctx context.Context, members []member, args []string) 
 	return list, err
 }
 
-// writeGroups prints one text for each group of nodes with the same key, then the problems. It returns an error if a
-// node has no answer.
-func writeGroups(w io.Writer, answers []answer, key func(text string) string) error {
+// writeGroups prints one text for each group of nodes with the same essence, then the problems. It returns an error if
+// a node has no answer.
+func writeGroups(w io.Writer, answers []answer) error {
 	groups := make(map[string][]answer)
 	var keys []string
 	var problems []answer
@@ -78,7 +78,7 @@ func writeGroups(w io.Writer, answers []answer, key func(text string) string) er
 			problems = append(problems, a)
 			continue
 		}
-		k := key(a.Text)
+		k := essence(a.Text)
 		if groups[k] == nil {
 			keys = append(keys, k)
 		}

@@ -435,7 +435,7 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = writeGroups(&out, answers, essence)
+	err = writeGroups(&out, answers)
 	const want = "2 nodes (a, c), as a says:\ngoes to web\n\nEndpoints  on a\n\nb:\nis dropped\n\nd: refused\n"
 	if err == nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)

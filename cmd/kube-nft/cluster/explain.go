@@ -79,7 +79,7 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeAnswer", answers))
 				return cmp.Or(err, writeProblems(cmd.ErrOrStderr(), withProblems(answers)))
 			}
-			return writeGroups(cmd.OutOrStdout(), answers, essence)
+			return writeGroups(cmd.OutOrStdout(), answers)
 		},
 	}
 	form.AddFlag(cmd, output.Text, output.JSON, output.YAML)

@@ -43,7 +43,8 @@ type TableStatus struct {
 const countedClients = 1_000_000
 
 func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s TableStatus, err error) {
-	s = TableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
+	s = TableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules(),
+		Annotations: make(map[string]int)}
 	frontends := t.Frontends()
 	names, ports, endpoints := make(map[string]bool), make(map[string]map[string]bool), make(map[netip.AddrPort]bool)
 	for _, service := range frontends {
@@ -55,7 +56,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 		for _, annotation := range service.Annotations() { // some frontends may not show them all
 			if !ports[port][annotation] {
 				ports[port][annotation] = true
-				s.countAnnotation(annotation)
+				s.Annotations[annotation]++
 			}
 		}
 		s.Places += service.Places()
@@ -105,13 +106,6 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 		s.Clients += uint32(len(distinct))
 	}
 	return s, nil
-}
-
-func (s *TableStatus) countAnnotation(annotation string) {
-	if s.Annotations == nil {
-		s.Annotations = make(map[string]int)
-	}
-	s.Annotations[annotation]++
 }
 
 // derived are annotations that comments do not show, and their words.
