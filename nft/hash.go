@@ -9,9 +9,9 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// HashSeed is the seed of every HashedIndex. A client's slot has to be the same on every node,
+// hashSeed is the seed of every HashedIndex. A client's slot has to be the same on every node,
 // whatever its version, so the seed never changes.
-const HashSeed = 0x6b6e6674 // "knft"
+const hashSeed = 0x6b6e6674 // "knft"
 
 // HashedIndex is a number below n that follows from the client: from its address, or with ports from
 // address and port. It comes last in a key. n is at least 1.
@@ -42,7 +42,7 @@ func (p Part) operand() []Part {
 
 func (p Part) hashText(f Family) string {
 	return "jhash " + keyText(f, p.operand()) + " mod " + strconv.FormatUint(uint64(p.number), 10) + " seed 0x" +
-		strconv.FormatUint(HashSeed, 16)
+		strconv.FormatUint(hashSeed, 16)
 }
 
 // loadHash puts the hash into a word. It loads the operand where nft does: four words behind the end of
@@ -55,14 +55,14 @@ func (p Part) loadHash(f Family, word, keyWords int) (x []expr.Any) {
 	}
 	return append(x, &expr.Hash{
 		SourceRegister: register(from), DestRegister: register(word), Length: uint32(4 * length),
-		Modulus: p.number, Seed: HashSeed, Type: expr.HashTypeJenkins,
+		Modulus: p.number, Seed: hashSeed, Type: expr.HashTypeJenkins,
 	})
 }
 
 // hashOf replaces what a hash was made of, the last parts of a key, by the hash; ok is false if no
 // HashedIndex is made so.
 func hashOf(key []Part, x *expr.Hash) (_ []Part, ok bool) {
-	if x.Type != expr.HashTypeJenkins || x.Seed != HashSeed || x.Modulus == 0 {
+	if x.Type != expr.HashTypeJenkins || x.Seed != hashSeed || x.Modulus == 0 {
 		return key, false
 	}
 	n := len(key)
@@ -81,7 +81,7 @@ func (p Part) index(source netip.Addr, port uint16) int {
 	if p.kind == partHashedPorts {
 		b = AppendPort(b, port)
 	}
-	index, _ := bits.Mul32(jhash(b, HashSeed), p.number)
+	index, _ := bits.Mul32(jhash(b, hashSeed), p.number)
 	return int(index)
 }
 

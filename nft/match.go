@@ -46,7 +46,7 @@ func (s InSet) trace(t *tracer, step int) flow {
 	if _, ok := held.Map[key]; ok {
 		found = key
 	} else if held.Set.Interval {
-		found = held.Covering(t.table.Family, key)
+		found = held.covering(t.table.Family, key)
 	}
 	if found != "" {
 		t.decided(step, held, found)

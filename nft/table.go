@@ -156,8 +156,8 @@ type Elements struct {
 	Map map[string]Element
 }
 
-// Covering returns the interval that contains key, field by field; empty if none does.
-func (e *Elements) Covering(f Family, key string) string {
+// covering returns the interval that contains key, field by field; empty if none does.
+func (e *Elements) covering(f Family, key string) string {
 	n := e.Set.KeyLen(f)
 	if len(key) != n {
 		return ""

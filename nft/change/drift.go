@@ -148,9 +148,9 @@ func (j *Journal) recordReferences(name string, heard *Listing, came bool) {
 	wanted, touched := j.Table.Sets[name], j.elements[name]
 	now := NewListing(j.Table.Family, wanted.Set)
 	for key, element := range j.held(name) {
-		now.AddRange(key, element)
+		now.addRange(key, element)
 	}
-	now.ChangePoints(heard, came)
+	now.changePoints(heard, came)
 	for key := range wanted.Map {
 		touched[key] = nil
 	}

@@ -66,8 +66,8 @@ func (l *Listing) Add(e *ListedElement) bool {
 	return true
 }
 
-// AddRange adds the points of a range.
-func (l *Listing) AddRange(key string, element nft.Element) {
+// addRange adds the points of a range.
+func (l *Listing) addRange(key string, element nft.Element) {
 	first, last := key[:l.keyLen], key[l.keyLen:]
 	l.points = append(l.points, point{first, false, element})
 	if end, ok := Successor(last); ok {
@@ -75,8 +75,8 @@ func (l *Listing) AddRange(key string, element nft.Element) {
 	}
 }
 
-// ChangePoints adds the points of another listing, or drops them if they have gone.
-func (l *Listing) ChangePoints(heard *Listing, came bool) {
+// changePoints adds the points of another listing, or drops them if they have gone.
+func (l *Listing) changePoints(heard *Listing, came bool) {
 	for _, p := range heard.points {
 		l.points = slices.DeleteFunc(l.points, func(q point) bool { return q.key == p.key && q.end == p.end })
 		if came {

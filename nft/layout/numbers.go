@@ -163,8 +163,8 @@ func FollowChain(number uint32, local bool) string {
 
 const followPrefix = "follow-affinity-"
 
-// AffinityOfChain reads back what UpdateChain and FollowChain wrote.
-func AffinityOfChain(name string) (number uint32, ok bool) {
+// affinityOfChain reads back what UpdateChain and FollowChain wrote.
+func affinityOfChain(name string) (number uint32, ok bool) {
 	for _, prefix := range []string{UpdatePrefix, followPrefix + LocalInfix(true), followPrefix} {
 		if digits, found := strings.CutPrefix(name, prefix); found {
 			n, err := strconv.ParseUint(digits, 10, 32)

@@ -22,7 +22,7 @@ type Units struct {
 func NewUnits(have, want *nft.Table) Units {
 	u := Units{have, want, make(map[uint32]uint32), make(map[uint32]uint32)}
 	for name, chain := range want.Chains {
-		number, ok := AffinityOfChain(name)
+		number, ok := affinityOfChain(name)
 		if p, _ := PolicyOfChain(name); p.Affinity != 0 {
 			for _, rule := range chain.Rules {
 				if v, is := rule[len(rule)-1].(nft.Verdict); is {
@@ -99,7 +99,7 @@ func (u Units) OfChain(name string) change.Unit {
 	if number, _, ok := ListOfChain(name); ok {
 		return change.Unit{Name: unitName("list", number)}
 	}
-	if number, ok := AffinityOfChain(name); ok {
+	if number, ok := affinityOfChain(name); ok {
 		return ofAffinity(number)
 	}
 	switch p, _ := PolicyOfChain(name); {
