@@ -132,7 +132,7 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 			switch {
 			case unit.Whole:
 				whole[unit.Name] = b.with(unit.Name)
-			case goes && stays[unit.Name] && !unit.Refuses:
+			case goes && stays[unit.Name]:
 				middle = append(middle, e)
 			case goes != unit.Refuses:
 				late = append(late, e)

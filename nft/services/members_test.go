@@ -21,14 +21,39 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// checkMembers fails if the rules drop connections to an endpoint that a Service port sends them to: one that no entry
-// may name.
+// checkMembers fails unless entries may name all endpoints to which Service ports with affinity send connections: the
+// chain that updates entries drops connections to others.
 func checkMembers(t *testing.T, table *nft.Table) {
 	t.Helper()
 	for _, f := range readback.New(table).Frontends() {
-		for _, c := range clients(table.Family) {
-			if got := table.Trace(c.packet(place{f.Frontend, table.Family}, table.Family)); len(got.Dropped) > 0 {
-				t.Fatalf("%s from %s: connections to %s are dropped: %v", f.Frontend, c.name, got.Dropped, got.Steps)
+		set := layout.AffinityFrontendsMap
+		if f.NodePort() {
+			set = layout.AffinityNodePortsMap
+		}
+		update := table.Sets[set].Map[layout.FrontendKeyOf(f.Frontend)].Verdict
+		if update == nil {
+			continue
+		}
+		isMember := func(ep netip.AddrPort) (is bool) {
+			for _, rule := range table.Chains[update.Chain].Rules {
+				there, member := true, false
+				for _, stmt := range rule {
+					switch s := stmt.(type) {
+					case nft.PortIs:
+						there = s.Port == ep.Port()
+					case nft.InSet:
+						number, _ := s.Key[0].Constant()
+						_, found := table.Sets[s.Set].Map[layout.MemberKey(number, ep.Addr())]
+						member = member || found
+					}
+				}
+				is = is || there && member
+			}
+			return is
+		}
+		for _, ep := range slices.Concat(f.Cluster, f.Local) {
+			if !isMember(ep) {
+				t.Fatalf("%s: connections to %s are dropped: %v", f.Frontend, ep, table.Chains[update.Chain].Rules)
 			}
 		}
 	}
@@ -129,88 +154,30 @@ func TestMembersOfManyPorts(t *testing.T) {
 	checkMembers(t, r.Want()[nft.IP])
 }
 
-// TestMembersInParts: Services changed while kube-nft did not run. At a restart that goes in parts, no new connection is
-// dropped that their frontends send to an endpoint.
-func TestMembersInParts(t *testing.T) {
-	// half has other endpoints before than afterwards.
-	half := func(p *tracker.ServicePort, afterwards bool) *tracker.ServicePort {
-		list := p.Cluster[:3]
-		if afterwards {
-			list = p.Cluster[3:]
+// TestMembersOfSharedListInParts: the endpoints of a port with many frontends changed while kube-nft did not run. At a
+// restart that goes in parts, no new connection to an endpoint of its list is dropped.
+func TestMembersOfSharedListInParts(t *testing.T) {
+	for _, maglev := range []bool{false, true} {
+		before, after := affinePort(1, 10), affinePort(1, 11)
+		for i := range byte(6) {
+			addr := netip.AddrFrom4([4]byte{203, 0, 113, i + 1})
+			before.ExternalIPs, after.ExternalIPs = append(before.ExternalIPs, addr), append(after.ExternalIPs, addr)
 		}
-		p.Lists = &tracker.Lists{Cluster: list, Serving: list}
-		return p
-	}
-	manyAddresses := func(p *tracker.ServicePort, i int) { // its frontends share a list
-		for n := range byte(6) {
-			p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i), n}))
+		before.Settings.Maglev, after.Settings.Maglev = maglev, maglev
+		before.Lists = &tracker.Lists{Cluster: after.Cluster[:10], Serving: after.Cluster[:10]}
+		after.Lists = &tracker.Lists{Cluster: after.Cluster[1:], Serving: after.Cluster[1:]}
+		old, r, applied := NewRuleset(testConfig()), NewRuleset(testConfig()), nft.Tables{}
+		old.Apply(changed(before))
+		mustApply(t, applied, change.Diff(nil, old.Want()))
+		r.Adopt(applied)
+		r.Apply(changed(after))
+		r.Found(applied)
+		for behind := true; behind; behind = r.Behind() {
+			r.Advance(1)
+			mustApply(t, applied, r.Changes())
+			r.Committed()
+			checkMembers(t, applied[nft.IP])
 		}
-	}
-	for _, tt := range []struct {
-		name  string
-		ports int
-		set   func(p *tracker.ServicePort, i int, afterwards bool) // makes the i-th port what it was, or is afterwards
-	}{
-		{"a shared list changes", 1, func(p *tracker.ServicePort, i int, _ bool) { manyAddresses(p, i) }},
-		{"a shared list of slots changes", 1, func(p *tracker.ServicePort, i int, _ bool) {
-			manyAddresses(p, i)
-			p.Settings.Maglev = true
-		}},
-		{"two lose their affinity", 2, func(p *tracker.ServicePort, i int, afterwards bool) {
-			manyAddresses(p, i)
-			if afterwards {
-				p.Affinity = 0
-			}
-		}},
-		{"two Services exchange their addresses", 2, func(p *tracker.ServicePort, i int, afterwards bool) {
-			p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})}
-			if afterwards {
-				p.ExternalIPs[0] = netip.AddrFrom4([4]byte{203, 0, 113, byte(1 - i)})
-			}
-		}},
-		{"a node port goes whose number an address has", 2, func(p *tracker.ServicePort, i int, afterwards bool) {
-			switch {
-			case i == 1:
-				p.Affinity, p.ExternalIPs, p.Port = 0, nodeAddresses[:1], 30080
-			case !afterwards:
-				p.NodePort = 30080
-			}
-		}},
-		{"a node port comes whose number an address has", 2, func(p *tracker.ServicePort, i int, afterwards bool) {
-			switch {
-			case i == 1:
-				p.Affinity, p.ExternalIPs, p.Port = 0, nodeAddresses[:1], 30080
-			case afterwards:
-				p.NodePort = 30080
-			}
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			old, r, applied := NewRuleset(testConfig()), NewRuleset(testConfig()), nft.Tables{}
-			for _, ruleset := range []*Ruleset{old, r} {
-				ruleset.SetNodePortAddresses(nodeAddresses)
-				var ports []*tracker.ServicePort
-				for i := range tt.ports {
-					p := half(affinePort(i, 6), ruleset == r)
-					tt.set(p, i, ruleset == r)
-					ports = append(ports, p)
-				}
-				if ruleset == r {
-					mustApply(t, applied, change.Diff(nil, old.Want()))
-					r.Adopt(applied)
-				}
-				ruleset.Apply(changed(ports...))
-			}
-			r.Found(applied)
-			all := change.Diff(applied, r.Want())
-			step := 1 + all.ElementCount()/50 // slots are many
-			for behind := true; behind; behind = r.Behind() {
-				r.Advance(step)
-				mustApply(t, applied, r.Changes())
-				r.Committed()
-				checkMembers(t, applied[nft.IP])
-			}
-		})
 	}
 }
 

@@ -23,7 +23,6 @@ type world struct {
 	random *rand.Rand
 	ports  map[tracker.PortID]*tracker.ServicePort
 	ranges map[serviceName][]netip.Prefix // of each Service
-	sticky bool                           // most Service ports have session affinity, and addresses that others have, too
 }
 
 // A serviceName names a Service in one family.
@@ -114,7 +113,7 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 			p.Routers = append(p.Routers, addr)
 		}
 	}
-	if (w.random.IntN(3) == 0) != w.sticky {
+	if w.random.IntN(3) == 0 {
 		p.Affinity, p.Several = time.Duration(1+w.random.IntN(3))*time.Hour, w.random.IntN(2) == 0
 	}
 	if w.random.IntN(3) == 0 {
@@ -200,7 +199,7 @@ func weightsOf(list []netip.AddrPort, of map[netip.AddrPort]uint16) (weights []u
 
 func (w *world) addresses(family tracker.Family, most int) (addrs []netip.Addr) {
 	for i := range most {
-		if w.random.IntN(2) == 0 || w.sticky {
+		if w.random.IntN(2) == 0 {
 			addrs = append(addrs, address(family, 51, byte(2*i+w.random.IntN(2))))
 		}
 	}
