@@ -347,11 +347,12 @@ func TestTraceForeignRule(t *testing.T) {
 	}
 }
 
-// TestTraceDropsTranslated: a rule behind the translation drops connections to one endpoint, or to all. It finds them by
-// the address that they had, too.
+// TestTraceDropsTranslated: a rule behind the translation drops connections to one endpoint, or to all. It finds them
+// by the address that they had, too.
 func TestTraceDropsTranslated(t *testing.T) {
 	for _, f := range nft.Families {
-		table := tracedTable(f, atPostrouting, nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Drop})
+		table := tracedTable(f, atPostrouting,
+			nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Drop})
 		held := table.Sets["addresses"].Map
 		held[nft.AddrKey(frontend[f])] = nft.Element{}
 		check := func(want string) {

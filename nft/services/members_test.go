@@ -200,7 +200,8 @@ func testNumberOfStickyNodePort(t *testing.T, f nft.Family, all bool, kind front
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	client, node, frontend, endpoint := testAddr(f, 1), testAddr(f, 2), testAddr(f, 3), testAddr(f, 4)
-	if err := lab.AddLocal(netip.PrefixFrom(client, client.BitLen()-8).Masked()); err != nil { // the local route of an IPv6 address comes late
+	// The local route of an IPv6 address comes late.
+	if err := lab.AddLocal(netip.PrefixFrom(client, client.BitLen()-8).Masked()); err != nil {
 		t.Fatal(err)
 	}
 	for _, addr := range []netip.Addr{client, node, frontend, endpoint} {
@@ -404,8 +405,8 @@ func testDepartedPackets(t *testing.T, both, several bool) {
 			t.Fatal(err)
 		}
 		tables[nft.IP].Sets[set.Name].Map = held()
-		e := readback.New(tables[nft.IP]).Explain(nft.Packet{Source: client, Destination: p.ClusterIP, Protocol: unix.IPPROTO_UDP,
-			Port: p.Port})
+		e := readback.New(tables[nft.IP]).Explain(nft.Packet{Source: client, Destination: p.ClusterIP,
+			Protocol: unix.IPPROTO_UDP, Port: p.Port})
 		if e.Outcome != outcome || !strings.Contains(e.Reason, reason) || !slices.Equal(e.Endpoints, to) ||
 			!slices.Equal(e.Dropped, dropped) {
 			t.Errorf("explained as %s because of %q, to %v, dropped to %v", e.Outcome, e.Reason, e.Endpoints, e.Dropped)
