@@ -62,8 +62,16 @@ func (Raw) trace(t *tracer, step int) flow { return t.foreign(step) }
 // expressions. Comments and the values of counters do not matter. Either rule may come from the
 // kernel.
 func (r Rule) Equal(f Family, other Rule) bool {
-	return reflect.DeepEqual(r, other) || // mostly, and quicker
-		string(r.canonical(f)) == string(other.canonical(f))
+	for len(r) > 0 && len(other) > 0 && reflect.DeepEqual(r[0], other[0]) { // mostly, and quicker
+		r, other = r[1:], other[1:]
+	}
+	if len(r) > 0 && len(other) > 0 { // what follows cannot make rules equal that differ here
+		a, b := r[:1].canonical(f), other[:1].canonical(f)
+		if !bytes.HasPrefix(a, b) && !bytes.HasPrefix(b, a) {
+			return false
+		}
+	}
+	return string(r.canonical(f)) == string(other.canonical(f))
 }
 
 // canonical returns the form that all rules equal to this one share.
