@@ -2,6 +2,7 @@ package change
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -100,8 +101,8 @@ func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 // PutChain adds a chain to the table, or replaces the one of the same name.
 func (j *Journal) PutChain(chain *nft.Chain) {
 	old := j.Table.Chains[chain.Name]
-	if j.tracking && old != nil && old.Hook.Equal(chain.Hook) && old.EqualRules(j.Table.Family, chain) {
-		return
+	if j.tracking && old != nil && old.Hook.Equal(chain.Hook) && reflect.DeepEqual(old.Rules, chain.Rules) {
+		return // Changes leaves out the others that do the same
 	}
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
