@@ -184,6 +184,11 @@ func (p *ServicePort) External() bool {
 
 // Equal reports whether p and q mean the same.
 func (p *ServicePort) Equal(q *ServicePort) bool {
+	return p.EqualBesideLists(q) && p.Lists.equal(q.Lists)
+}
+
+// EqualBesideLists reports whether p and q mean the same but for their Lists.
+func (p *ServicePort) EqualBesideLists(q *ServicePort) bool {
 	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
 		p.HasSourceRanges == q.HasSourceRanges && p.RangesForNodePort == q.RangesForNodePort &&
@@ -195,7 +200,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.Sources, q.Sources) && p.Lists.equal(q.Lists)
+		slices.Equal(p.Sources, q.Sources)
 }
 
 // A Node is what the proxy needs to know of its own node.

@@ -20,6 +20,7 @@ type portAffinity struct {
 	policies []stickyPolicy // of its frontends; with the Port, all that its chains follow from
 	chains   []*nft.Chain
 	balances []lists.Balance // to whose chains its chains go
+	joint    uint32          // the number of the joint list of its groups; 0 if they have lists of their own
 }
 
 // A stickyPolicy is what the chain of a policy follows from, see affinity.Port.PolicyChain.
@@ -62,6 +63,9 @@ func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	want := &port.affinity
 	if !remove {
 		want.Port = fr.wantedAffinity(port, &have.Port)
+		if port.joint != nil {
+			want.joint = port.joint.Number
+		}
 	}
 	switch {
 	case have.Number == 0 && want.Number == 0:
@@ -96,6 +100,13 @@ func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	for _, number := range change.Freed {
 		delete(fr.numbers, number)
 	}
+}
+
+// keepsAffinity reports whether the affinity of a Service port is the one it had as shown, since only the endpoints of
+// its joint list have changed. A Service may have 10,000 such ports.
+func (p *portState) keepsAffinity(shown *tracker.ServicePort) bool {
+	return p.joint != nil && p.affinity.joint == p.joint.Number && shown != nil && shown.EqualBesideLists(p.current) &&
+		(len(shown.Cluster) == 0) == (len(p.current.Cluster) == 0) && (len(shown.Local) == 0) == (len(p.current.Local) == 0)
 }
 
 // wantedAffinity is the affinity that a Service port asks for.

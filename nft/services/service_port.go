@@ -97,7 +97,7 @@ func (c claim) setEndpoints(s *program) {
 func (fr *familyRules) setPort(port *portState, to setting) {
 	fr.noteChange(port)
 	p, limits := to.ServicePort, to.limits
-	before, shown := port.frontends, port.current
+	before, shown, limited := port.frontends, port.current, port.limits
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	if port.joint != nil {
 		port.cluster, port.local = port.joint.Of(p.TargetPort)
@@ -118,7 +118,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 	fr.setList(port, port.joint == nil && port.shares())
 	fr.setPortRanges(port, p)
-	if p.Affinity != 0 || port.affinity.Number != 0 {
+	if (p.Affinity != 0 || port.affinity.Number != 0) && !(limits == limited && port.keepsAffinity(shown)) {
 		fr.setAffinity(port, false)
 	}
 	if claims {
