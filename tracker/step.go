@@ -125,7 +125,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		return next
 	}
 	had, next := have, target
-	if have == nil || !have.equalsWithLists(target) {
+	if have == nil || !have.EqualBesideEndpoints(target) {
 		if have != nil {
 			have = have.withListsOf(first, target.TargetPort)
 		}
@@ -188,13 +188,6 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 		r.TargetPort = 0
 	}
 	return &r
-}
-
-// equalsWithLists reports whether p equals q once it has the lists of q, as mostly among many ports.
-func (p *ServicePort) equalsWithLists(q *ServicePort) bool {
-	r := *p
-	r.Lists, r.TargetPort = q.Lists, q.TargetPort
-	return r.Equal(q)
 }
 
 // freely is port where endpoints cost nothing.

@@ -184,17 +184,16 @@ func (p *ServicePort) External() bool {
 
 // Equal reports whether p and q mean the same.
 func (p *ServicePort) Equal(q *ServicePort) bool {
-	return p.EqualBesideLists(q) && p.Lists.equal(q.Lists)
+	return p.EqualBesideEndpoints(q) && p.TargetPort == q.TargetPort && p.Lists.equal(q.Lists)
 }
 
-// EqualBesideLists reports whether p and q mean the same but for their Lists.
-func (p *ServicePort) EqualBesideLists(q *ServicePort) bool {
+// EqualBesideEndpoints reports whether p and q mean the same but for their Lists and TargetPort.
+func (p *ServicePort) EqualBesideEndpoints(q *ServicePort) bool {
 	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
 		p.HasSourceRanges == q.HasSourceRanges && p.RangesForNodePort == q.RangesForNodePort &&
 		p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.Several == q.Several &&
-		p.TargetPort == q.TargetPort &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
 		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&

@@ -102,11 +102,13 @@ func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	}
 }
 
-// keepsAffinity reports whether the affinity of a Service port is the one it had as shown, since only the endpoints of
-// its joint list have changed. A Service may have 10,000 such ports.
-func (p *portState) keepsAffinity(shown *tracker.ServicePort) bool {
-	return p.joint != nil && p.affinity.joint == p.joint.Number && shown != nil && shown.EqualBesideLists(p.current) &&
-		(len(shown.Cluster) == 0) == (len(p.current.Cluster) == 0) && (len(shown.Local) == 0) == (len(p.current.Local) == 0)
+// keepsAffinity reports whether the session affinity of a Service port does not change: the port shares its list, as it
+// did before, and only the endpoints in the list are others. A Service may have 10,000 such ports.
+func (p *portState) keepsAffinity(was setting) bool {
+	now := p.current
+	return p.joint != nil && p.affinity.joint == p.joint.Number && was.ServicePort != nil && was.limits == p.limits &&
+		was.EqualBesideEndpoints(now) && was.TargetPort == now.TargetPort &&
+		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0)
 }
 
 // wantedAffinity is the affinity that a Service port asks for.

@@ -97,7 +97,8 @@ func (c claim) setEndpoints(s *program) {
 func (fr *familyRules) setPort(port *portState, to setting) {
 	fr.noteChange(port)
 	p, limits := to.ServicePort, to.limits
-	before, shown, limited := port.frontends, port.current, port.limits
+	before, was := port.frontends, setting{port.current, port.limits}
+	shown := was.ServicePort
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	if port.joint != nil {
 		port.cluster, port.local = port.joint.Of(p.TargetPort)
@@ -118,7 +119,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 	fr.setList(port, port.joint == nil && port.shares())
 	fr.setPortRanges(port, p)
-	if (p.Affinity != 0 || port.affinity.Number != 0) && !(limits == limited && port.keepsAffinity(shown)) {
+	if (p.Affinity != 0 || port.affinity.Number != 0) && !port.keepsAffinity(was) {
 		fr.setAffinity(port, false)
 	}
 	if claims {
