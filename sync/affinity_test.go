@@ -127,7 +127,7 @@ func runAffine(t *testing.T, k *entryTable, n int) *bubble {
 func numberOf(t *testing.T, p *tracker.ServicePort) uint32 {
 	t.Helper()
 	r := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16})
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 	groups := r.AffinityChanges().Groups
 	if len(groups) != 1 {
 		t.Fatalf("%d groups, want one", len(groups))

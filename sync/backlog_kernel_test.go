@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func TestLargeDifferenceAtStart(t *testing.T) {
 	done := make(chan bool, 1)
 	var loop *Loop
 	loop, ruleset := newLoop(k, source, Options{Queue: queue, MinInterval: time.Second, Committed: func(r Report) {
-		if r.Delta.Changed[neighbour.ID] != nil && served.IsZero() {
+		if slices.Contains(r.Delta.Changed, neighbour) && served.IsZero() {
 			served, at = time.Now(), k.commits
 		}
 		if !served.IsZero() && !loop.behind {

@@ -111,8 +111,8 @@ func changedPorts(d *tracker.Delta) (names []string, n int) {
 			first = first[:min(len(first), changedNames)]
 		}
 	}
-	for id := range d.Changed {
-		add(id)
+	for _, port := range d.Changed {
+		add(port.ID)
 	}
 	for id := range d.Removed {
 		add(id)

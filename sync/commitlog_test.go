@@ -62,11 +62,10 @@ func TestLinesOfManyCommits(t *testing.T) {
 func TestCommitLines(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	c := commitLog{log: zap.New(core), wait: quota.Once{Interval: time.Minute}}
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort),
-		Removed: map[tracker.PortID]bool{logPort(0, 0).ID: true}}
+	delta := tracker.Delta{Removed: map[tracker.PortID]bool{logPort(0, 0).ID: true}}
 	for i := range 200 {
 		port := logPort(1+i, 0)
-		delta.Changed[port.ID] = port
+		delta.Changed = append(delta.Changed, port)
 	}
 	names := []any{"ns/svc-000/tcp", "ns/svc-001/tcp", "ns/svc-002/tcp"}
 	for _, tt := range []struct {

@@ -32,7 +32,7 @@ func TestLogConflicts(t *testing.T) {
 		c.add(conflicts, ruleset.OwnerChanges())
 		ruleset.Committed()
 	}
-	apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{i.ID: i, j.ID: j}})
+	apply(tracker.Delta{Changed: []*tracker.ServicePort{i, j}})
 	apply(tracker.Delta{Removed: map[tracker.PortID]bool{i.ID: true}})
 	apply(tracker.Delta{})
 	lines := logs.All()

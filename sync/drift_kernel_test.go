@@ -84,7 +84,7 @@ func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.D
 
 // manyServices makes up Service ports; every tenth has session affinity.
 func manyServices(services, endpoints int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
+	delta := tracker.Delta{}
 	for i := range services {
 		p := &tracker.ServicePort{
 			Lists: new(tracker.Lists),
@@ -102,7 +102,7 @@ func manyServices(services, endpoints int) tracker.Delta {
 			p.Affinity = time.Hour
 		}
 		p.Serving = p.Cluster
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	delta.ServiceCIDRs, delta.CIDRsChanged = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, true
 	return delta

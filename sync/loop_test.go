@@ -99,7 +99,7 @@ func (f *feed) add(service string) {
 	id := tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4}
 	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, Port: 80,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, byte(len(service))})}
-	f.deltas = append(f.deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port},
+	f.deltas = append(f.deltas, tracker.Delta{Changed: []*tracker.ServicePort{port},
 		Oldest: time.Now()})
 }
 

@@ -34,10 +34,7 @@ func portsFrom(n int) (ports []*tracker.ServicePort) {
 // filledWith is a kernel whose tables serve n Service ports.
 func filledWith(n int) *filled {
 	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16})
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range portsFrom(n) {
-		delta.Changed[p.ID] = p
-	}
+	delta := tracker.Delta{Changed: portsFrom(n)}
 	ruleset.Apply(delta)
 	return &filled{have: ruleset.Want()}
 }

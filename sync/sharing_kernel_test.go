@@ -100,8 +100,8 @@ func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 		came := time.Now()
 		for at := false; !at; {
 			r := <-reports
-			for id := range r.Delta.Changed {
-				at = at || id.Namespace == "calm"
+			for _, p := range r.Delta.Changed {
+				at = at || p.ID.Namespace == "calm"
 			}
 			done = done || r.Delta.Due.IsZero() && i > 3
 		}

@@ -72,8 +72,8 @@ func (r *skips) add(delta *tracker.Delta) {
 	if len(r.skipped) == 0 {
 		return
 	}
-	for id, port := range delta.Changed {
-		r.change(id, port)
+	for _, port := range delta.Changed {
+		r.change(port.ID, port)
 	}
 	for id := range delta.Removed {
 		r.change(id, nil)
@@ -107,7 +107,7 @@ func (r *skips) set(id tracker.PortID, port *tracker.ServicePort) {
 		r.ruleset.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
 		return
 	}
-	r.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}})
+	r.ruleset.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
 }
 
 // skip keeps a Service as it was last committed, until it changes or is due. wanted are its ports that differ.

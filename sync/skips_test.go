@@ -114,10 +114,7 @@ func pod(number byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, nu
 func (f *feed) set(ports ...*tracker.ServicePort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, port := range ports {
-		delta.Changed[port.ID] = port
-	}
+	delta := tracker.Delta{Changed: ports}
 	f.deltas = append(f.deltas, delta)
 }
 

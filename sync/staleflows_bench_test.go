@@ -58,7 +58,7 @@ func neighbour(b *testing.B, flows int) {
 		Committed: func(r Report) {
 			syncs.Add(1)
 			busy.Add(int64(time.Since(r.Taken)))
-			if r.Full || r.Delta.Changed[quiet(0).ID] != nil {
+			if r.Full || slices.ContainsFunc(r.Delta.Changed, func(p *tracker.ServicePort) bool { return p.ID == quiet(0).ID }) {
 				reports <- r
 			}
 		},

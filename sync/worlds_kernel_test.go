@@ -388,8 +388,8 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Durati
 		calm(i)
 		for at := false; !at; {
 			r := <-reports
-			for id := range r.Delta.Changed {
-				at = at || id.Namespace == "calm"
+			for _, p := range r.Delta.Changed {
+				at = at || p.ID.Namespace == "calm"
 			}
 		}
 		waits = append(waits, time.Since(came))

@@ -164,7 +164,7 @@ func TestConcurrentUse(t *testing.T) {
 	for i := range 4 {
 		id := webHTTP
 		id.Service = fmt.Sprintf("service-%d", i)
-		if p := have.Changed[id]; p == nil || len(p.Serving) != 10 {
+		if p := byPort(have.Changed)[id]; p == nil || len(p.Serving) != 10 {
 			t.Errorf("%v: got %+v", id, p)
 		}
 	}

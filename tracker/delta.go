@@ -1,15 +1,17 @@
 package tracker
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
 // A Delta is what changed between two calls of Take. Its values are complete: applying
 // one twice, or several merged, gives the same state.
 type Delta struct {
-	Changed map[PortID]*ServicePort // current value of every added or altered port
-	Removed map[PortID]bool         // ports that are gone; never also in Changed
+	Changed []*ServicePort  // current values of all added and altered ports, each once; those of a Service sorted by ID
+	Removed map[PortID]bool // ports that are gone; never also in Changed
 
 	Node         *Node          // the node's current value if it changed, else nil; never written to again
 	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
@@ -58,20 +60,19 @@ func (d *Delta) Empty() bool {
 
 // Merge puts newer on top of d. The loop merges into a Delta that it could not commit.
 func (d *Delta) Merge(newer Delta) {
-	if d.Changed == nil {
-		d.Changed = make(map[PortID]*ServicePort, len(newer.Changed))
+	if len(d.Changed)+len(d.Removed) > 0 {
+		again := make(map[PortID]bool, len(newer.Changed))
+		for _, port := range newer.Changed {
+			again[port.ID] = true
+			delete(d.Removed, port.ID)
+		}
+		d.Changed = slices.DeleteFunc(d.Changed, func(p *ServicePort) bool { return again[p.ID] || newer.Removed[p.ID] })
 	}
+	d.Changed = append(d.Changed, newer.Changed...)
 	if d.Removed == nil {
 		d.Removed = make(map[PortID]bool, len(newer.Removed))
 	}
-	for id, port := range newer.Changed {
-		d.Changed[id] = port
-		delete(d.Removed, id)
-	}
-	for id := range newer.Removed {
-		d.Removed[id] = true
-		delete(d.Changed, id)
-	}
+	maps.Copy(d.Removed, newer.Removed)
 	if newer.Node != nil {
 		d.Node = newer.Node
 	}
@@ -121,8 +122,7 @@ func (d *Delta) observe(at time.Time) {
 // sorted by ID. Where a value of want equals one of have, want gets the value of have, which Take has already handed
 // out and others share.
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
-	var fresh []*ServicePort // counted first: a map that grows to 10,000 ports costs twice as much
-	at := 0
+	before, at := len(d.Changed)+len(d.Removed), 0
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
 		case w == nil:
@@ -130,23 +130,13 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 				d.Removed = make(map[PortID]bool)
 			}
 			d.Removed[h.ID] = true
-			delete(d.Changed, h.ID)
-			changed = true
 			return
 		case h != nil && h.Equal(w):
 			want[at] = h
 		default:
-			fresh = append(fresh, w)
-			changed = true
+			d.Changed = append(d.Changed, w)
 		}
 		at++
 	})
-	if d.Changed == nil {
-		d.Changed = make(map[PortID]*ServicePort, len(fresh))
-	}
-	for _, w := range fresh {
-		d.Changed[w.ID] = w
-		delete(d.Removed, w.ID)
-	}
-	return changed
+	return len(d.Changed)+len(d.Removed) > before
 }

@@ -57,7 +57,7 @@ func TestListings(t *testing.T) {
 					have.Merge(d)
 					more = !d.Due.IsZero()
 				}
-				comparePorts(t, have.Changed, fromScratch(objects).Changed)
+				comparePorts(t, byPort(have.Changed), byPort(fromScratch(objects).Changed))
 			}
 			change(tt.change)
 			change(before)

@@ -30,8 +30,8 @@ func ExampleTracker() {
 			{Addresses: []string{"10.244.0.5"}, NodeName: &here}, {Addresses: []string{"10.244.1.5"}, NodeName: &there},
 		},
 	})
-	for id, p := range t.Take().Changed {
-		fmt.Println(id, "on this node:", p.Endpoints(p.Local))
+	for _, p := range t.Take().Changed {
+		fmt.Println(p.ID, "on this node:", p.Endpoints(p.Local))
 	}
 	// Output: shop/web/tcp on this node: [10.244.0.5:8080]
 }

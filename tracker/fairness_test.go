@@ -82,7 +82,7 @@ func TestNamespaceThatWorkedLeastGoesFirst(t *testing.T) {
 	tr.Charge("many", time.Millisecond)
 	must(t, tr.SetService(newService(named("shop", "web", 1))))
 	d := tr.Take()
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(d.Changed)), func(id PortID) bool { return id.Namespace == "shop" }) {
+	if !slices.ContainsFunc(d.Changed, func(p *ServicePort) bool { return p.ID.Namespace == "shop" }) {
 		t.Error("a neighbour waits for a namespace that has had its turn")
 	}
 }
@@ -251,8 +251,8 @@ func TestQuota(t *testing.T) {
 	expect := func(when string, names, refused string, unserved int) {
 		t.Helper()
 		d := tr.Take()
-		for id, p := range d.Changed {
-			served[id.Namespace+"/"+id.Service] = p
+		for _, p := range d.Changed {
+			served[p.ID.Namespace+"/"+p.ID.Service] = p
 		}
 		for id := range d.Removed {
 			delete(served, id.Namespace+"/"+id.Service)
@@ -309,9 +309,9 @@ func TestQuotaBesideSlicesWithoutService(t *testing.T) {
 			must(t, tr.SetSlice(slice))
 		}
 		d := tr.Take()
-		for id := range d.Changed {
-			if id.Service != "g" {
-				t.Fatalf("%s is served, but g is older", id.Service)
+		for _, p := range d.Changed {
+			if p.ID.Service != "g" {
+				t.Fatalf("%s is served, but g is older", p.ID.Service)
 			}
 		}
 		if len(d.Changed) != 1 || d.Unserved != 3 {
@@ -436,9 +436,9 @@ func TestManyPortsLoseTheLastEndpointInSteps(t *testing.T) {
 		is := make(map[PortID]bool)
 		for steps := 0; len(is) < 40; steps++ {
 			n := 0
-			for id, p := range tr.Take().Changed {
-				if p.hasEndpoints() == (endpoints > 0) && !is[id] {
-					n, is[id] = n+1, true
+			for _, p := range tr.Take().Changed {
+				if p.hasEndpoints() == (endpoints > 0) && !is[p.ID] {
+					n, is[p.ID] = n+1, true
 				}
 			}
 			if n > mostWork/2+1 || steps > 100 {
@@ -691,10 +691,10 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	must(t, tr.SetService(newService(named("other", "web", 1))))
 	d := tr.Take()
 	neighbour := false
-	for id, p := range d.Changed {
-		neighbour = neighbour || id.Namespace == "other"
-		if id.Namespace == "shop" && !p.Leaving {
-			t.Errorf("port %s of a deleted Service does not give way", id.Port)
+	for _, p := range d.Changed {
+		neighbour = neighbour || p.ID.Namespace == "other"
+		if p.ID.Namespace == "shop" && !p.Leaving {
+			t.Errorf("port %s of a deleted Service does not give way", p.ID.Port)
 		}
 	}
 	if !neighbour {
@@ -728,9 +728,9 @@ func TestGivenUpAddressIsFreeAtOnce(t *testing.T) {
 	must(t, tr.SetService(newService(manyPorts, func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil })))
 	address := []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 	waiting := 0
-	for id, p := range tr.Take().Changed {
+	for _, p := range tr.Take().Changed {
 		if !slices.Equal(p.LoadBalancers, p.GivenUp) || len(p.GivenUp) > 0 && !slices.Equal(p.GivenUp, address) {
-			t.Errorf("port %s has %v and gives up %v", id.Port, p.LoadBalancers, p.GivenUp)
+			t.Errorf("port %s has %v and gives up %v", p.ID.Port, p.LoadBalancers, p.GivenUp)
 		}
 		waiting += len(p.GivenUp)
 	}
@@ -778,7 +778,7 @@ func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
 	must(t, tr.SetService(newService(manyPorts, sticky)))
 	must(t, tr.SetSlice(slice))
 	for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
-		maps.Copy(served, d.Changed)
+		maps.Copy(served, byPort(d.Changed))
 	}
 	must(t, tr.SetService(newService(manyPorts, sticky, func(s *corev1.Service) {
 		s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
@@ -787,9 +787,9 @@ func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
 	must(t, tr.SetSlice(slice))
 	for first := true; ; first = false {
 		d, gone := tr.Take(), 0
-		for id, p := range d.Changed {
-			n, _ := differingEndpoints(served[id], p)
-			gone, served[id] = gone+n, p
+		for _, p := range d.Changed {
+			n, _ := differingEndpoints(served[p.ID], p)
+			gone, served[p.ID] = gone+n, p
 		}
 		if gone > mostWork || first && gone == 0 {
 			t.Fatalf("%d endpoints leave ports in one step", gone)
@@ -823,7 +823,7 @@ func TestSharedListsComeInSteps(t *testing.T) {
 		t.Helper()
 		for steps := 1; ; steps++ {
 			d := tr.Take()
-			maps.Copy(served, d.Changed)
+			maps.Copy(served, byPort(d.Changed))
 			for id := range d.Removed {
 				delete(served, id)
 			}

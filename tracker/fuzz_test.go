@@ -37,8 +37,8 @@ func checkHostile(t *testing.T, tr *Tracker, refused error) {
 		t.Errorf("%T is not an InvalidField", refused)
 	}
 	d := tr.Take()
-	for id, p := range d.Changed {
-		if id.Service == "neighbour" {
+	for _, p := range d.Changed {
+		if p.ID.Service == "neighbour" {
 			t.Errorf("another Service changed to %+v", p)
 		}
 		checkPort(t, p.withPorts())

@@ -255,7 +255,7 @@ func followWorld(t *testing.T, w *randomWorld) {
 		fresh := newTracker(Config{Quota: quota})
 		w.replay(fresh)
 		want := fresh.Take()
-		comparePorts(t, have.Changed, want.Changed)
+		comparePorts(t, byPort(have.Changed), byPort(want.Changed))
 		if !slices.Equal(have.ServiceCIDRs, want.ServiceCIDRs) || !have.Node.Equal(want.Node) {
 			t.Errorf("node %v, Service CIDRs %v; want %v, %v", have.Node, have.ServiceCIDRs, want.Node, want.ServiceCIDRs)
 		}
@@ -273,13 +273,17 @@ func followWorld(t *testing.T, w *randomWorld) {
 
 // checkDelta fails if d hands out what have already says.
 func checkDelta(t *testing.T, have, d *Delta) {
-	for id, p := range d.Changed {
-		if old := have.Changed[id]; old != nil && old.Equal(p) || d.Removed[id] {
+	known, ports := byPort(have.Changed), byPort(d.Changed)
+	if len(ports) < len(d.Changed) {
+		t.Errorf("of %d ports, %d are handed out twice", len(ports), len(d.Changed)-len(ports))
+	}
+	for id, p := range ports {
+		if old := known[id]; old != nil && old.Equal(p) || d.Removed[id] {
 			t.Errorf("%v is handed out needlessly", id)
 		}
 	}
 	for id := range d.Removed {
-		if have.Changed[id] == nil {
+		if known[id] == nil {
 			t.Errorf("%v is removed, but was not there", id)
 		}
 	}

@@ -18,22 +18,17 @@ func (t *Tracker) Take() Delta {
 	var d Delta
 	now := t.config.Clock()
 	d.OverQuota, d.Unserved = t.applyQuotas(), t.unserved
-	if changed := len(t.dirty); !t.begun {
-		for _, n := range t.dirty {
-			changed += len(n.dirty)
-		}
-		d.Changed = make(map[PortID]*ServicePort, changed)
-	}
 	s := stepper{left: mostWork}
 	if !t.begun {
 		s.left = math.MaxInt
 	}
-	t.removed = t.takeRemoved(t.removed, &d, &s, now)
+	t.removed = t.takeRemoved(t.removed, &s, now)
 	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, now)
 	}
 	t.dirty = slices.DeleteFunc(t.dirty, func(n *namespace) bool { return len(n.dirty) == 0 })
+	t.handOut(&d)
 	t.begun = true
 	t.taken = t.seen
 	t.takeNode(&d)
@@ -49,10 +44,10 @@ func (t *Tracker) TakeAll() {
 	t.begun = false
 }
 
-// takeRemoved adds to d what becomes of Services that were deleted, and returns those of which something is left. It
-// uses half of what s may hand out, so that what other namespaces change does not wait until a large Service is gone.
-// What others claim of a Service is free at once, see ServicePort.Leaving.
-func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.Time) (left []*entry) {
+// takeRemoved takes steps towards the end of Services that were deleted, and returns those of which something is left.
+// It uses half of what s may hand out, so that what other namespaces change does not wait until a large Service is
+// gone. What others claim of a Service is free at once, see ServicePort.Leaving.
+func (t *Tracker) takeRemoved(removed []*entry, s *stepper, now time.Time) (left []*entry) {
 	slices.SortStableFunc(removed, func(a, b *entry) int { return a.in.compare(b.in, now) })
 	half := s.left / 2
 	s.left -= half
@@ -67,7 +62,7 @@ func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.T
 			continue
 		}
 		ports, done := s.step(e.out, nil)
-		t.handOut(e, ports, d)
+		t.advance(e, ports)
 		if !done {
 			left = append(left, e)
 		}
@@ -76,7 +71,7 @@ func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.T
 	return left
 }
 
-// takeFrom adds to d what has changed in a namespace, as far as s goes.
+// takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait.
 func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	began := t.config.CPUTime()
 	s.adds = !t.begun || !n.owes(now)
@@ -95,7 +90,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 			e.want = t.resolve(e)
 		}
 		ports, done := s.step(e.out, e.want)
-		t.handOut(e, ports, d)
+		t.advance(e, ports)
 		if !done {
 			e.reduced = !s.adds && s.left > 0
 			if !e.reduced {
@@ -119,13 +114,25 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	}
 }
 
-// handOut adds to d that a Service has other ports now.
-func (t *Tracker) handOut(e *entry, ports []*ServicePort, d *Delta) {
-	if d.replace(e.out, ports) {
-		d.observe(e.since)
-		d.Triggers = append(d.Triggers, e.triggers...)
+// advance sets which ports Take hands out of a Service. One call of Take can do so twice.
+func (t *Tracker) advance(e *entry, ports []*ServicePort) {
+	if !e.advanced {
+		e.advanced, e.before = true, e.out
+		t.advanced = append(t.advanced, e)
 	}
-	e.out, e.triggers = ports, nil
+	e.out = ports
+}
+
+// handOut adds to d what has changed of the ports of Services.
+func (t *Tracker) handOut(d *Delta) {
+	for _, e := range t.advanced {
+		if d.replace(e.before, e.out) {
+			d.observe(e.since)
+			d.Triggers = append(d.Triggers, e.triggers...)
+		}
+		e.advanced, e.before, e.triggers = false, nil, nil
+	}
+	t.advanced = nil
 }
 
 // takeNode adds to d what has changed of the node and of the Service CIDRs.

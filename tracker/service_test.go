@@ -15,8 +15,8 @@ import (
 // summary writes what a Service means as one line per port: what differs from the zero value.
 func summary(d Delta) string {
 	var lines []string
-	for id, p := range d.Changed {
-		line := fmt.Sprintf("%s %s %s:%d", id, id.Family, p.ClusterIP, p.Port)
+	for _, p := range d.Changed {
+		line := fmt.Sprintf("%s %s %s:%d", p.ID, p.ID.Family, p.ClusterIP, p.Port)
 		for _, part := range []struct {
 			name, value string
 			present     bool

@@ -49,7 +49,7 @@ func TestLeaveOut(t *testing.T) {
 			}
 			tr.LeaveOut(id, silent)
 			d := tr.Take()
-			p := d.Changed[id]
+			p := byPort(d.Changed)[id]
 			if p == nil {
 				if tt.left != "" {
 					t.Fatal("nothing has changed")
@@ -132,7 +132,7 @@ func TestLeaveOutOnRequest(t *testing.T) {
 	tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2")...))
 	tr.LeaveOut(id, silent)
 	d := tr.Take()
-	if p := d.Changed[id]; len(p.Cluster) != 2 || len(p.LeftOut) > 0 {
+	if p := byPort(d.Changed)[id]; len(p.Cluster) != 2 || len(p.LeftOut) > 0 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -185,7 +185,7 @@ func TestLeaveOutIsReplaced(t *testing.T) {
 		{netip.MustParseAddrPort("10.0.0.2:8080")}, nil} {
 		tr.LeaveOut(id, silent)
 		d := tr.Take()
-		p := d.Changed[id]
+		p := byPort(d.Changed)[id]
 		if p == nil || len(p.LeftOut) != len(silent) || len(p.Cluster) != 2-len(silent) ||
 			!slices.Equal(tr.Silent(id), silent) {
 			t.Errorf("silent %v: %+v", silent, p)

@@ -128,15 +128,15 @@ func TestLocalReady(t *testing.T) {
 	https := newSlice("web-2", newEndpoints("10.0.0.1 node=node-a", "10.0.0.4 node=node-a")...)
 	https.Ports[0].Name = new("https")
 	must(t, tr.SetSlice(https))
-	for id, p := range tr.Take().Changed {
+	for _, p := range tr.Take().Changed {
 		if p.LocalReady != 2 {
-			t.Errorf("%v: LocalReady %d, want 2", id, p.LocalReady)
+			t.Errorf("%v: LocalReady %d, want 2", p.ID, p.LocalReady)
 		}
 	}
 	must(t, tr.SetService(newService()))
-	for id, p := range tr.Take().Changed {
+	for _, p := range tr.Take().Changed {
 		if p.LocalReady != 0 {
-			t.Errorf("%v: LocalReady %d without a health check port", id, p.LocalReady)
+			t.Errorf("%v: LocalReady %d without a health check port", p.ID, p.LocalReady)
 		}
 	}
 }

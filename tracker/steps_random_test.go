@@ -269,7 +269,7 @@ func (w *stepWorld) run(t *testing.T) {
 		}
 		fresh := newTracker(Config{})
 		w.replay(fresh)
-		w.want = fresh.Take().Changed
+		w.want = byPort(fresh.Take().Changed)
 		if w.chance(2) {
 			w.note("the namespace owes")
 			tr.Charge("shop", time.Hour)
@@ -295,7 +295,7 @@ func (w *stepWorld) take(t *testing.T, tr *Tracker, steps int) {
 		w.owed = owing
 		d := tr.Take()
 		next := maps.Clone(w.served)
-		maps.Copy(next, d.Changed)
+		maps.Copy(next, byPort(d.Changed))
 		for id := range d.Removed {
 			delete(next, id)
 		}

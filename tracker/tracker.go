@@ -62,6 +62,7 @@ type Tracker struct {
 	holders    map[objectName]*entry // EndpointSlice -> the Service that has it
 	removed    []*entry              // Services that were deleted after Take
 	dirty      []*namespace          // with Services that changed after Take
+	advanced   []*entry              // by the present Take
 	recount    []*namespace          // whose demand may be more than the quota
 	unserved   int                   // Services that the quota leaves out
 	inUse      int                   // namespaces, when those that are gone were forgotten last
@@ -102,6 +103,8 @@ type entry struct {
 	service  *service       // nil: there is no such Service, or it is not for this proxy
 	slices   []*slice       // sorted by name
 	out      []*ServicePort // sorted by ID
+	before   []*ServicePort // what out was before the present Take, if advanced
+	advanced bool           // the present Take has set out
 	dirty    bool           // changed after Take
 	since    time.Time      // when the first such change was observed; meaningful if dirty
 	triggers []Trigger      // of the changes after Take

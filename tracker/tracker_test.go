@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -156,12 +157,18 @@ func TestSliceMovesBetweenServices(t *testing.T) {
 
 // apply brings have up to date.
 func apply(have map[PortID]*ServicePort, d Delta) {
-	for id, port := range d.Changed {
-		have[id] = port
-	}
+	maps.Copy(have, byPort(d.Changed))
 	for id := range d.Removed {
 		delete(have, id)
 	}
+}
+
+func byPort(ports []*ServicePort) map[PortID]*ServicePort {
+	all := make(map[PortID]*ServicePort, len(ports))
+	for _, p := range ports {
+		all[p.ID] = p
+	}
+	return all
 }
 
 func TestTriggersOfDeltasThatWait(t *testing.T) {

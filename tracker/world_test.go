@@ -175,10 +175,7 @@ func only(t testing.TB, d Delta) *ServicePort {
 	if len(d.Changed) != 1 || len(d.Removed) != 0 {
 		t.Fatalf("changed %v, removed %v; want one change", d.Changed, d.Removed)
 	}
-	for _, p := range d.Changed {
-		return p
-	}
-	return nil
+	return d.Changed[0]
 }
 
 // join returns values as their texts, separated by blanks; "nil" for a nil list.

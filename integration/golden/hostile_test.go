@@ -183,18 +183,18 @@ func TestHostileNamesInKernel(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
 	k, random := lab.Open(t, kernel.Open), newRandom(t)
-	hostile, harmless := tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}},
-		tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}
+	hostile, harmless := tracker.Delta{Changed: []*tracker.ServicePort{}},
+		tracker.Delta{Changed: []*tracker.ServicePort{}}
 	for i := range hostileServices {
 		p := plainPort(i)
 		if i%3 == 0 {
 			p.Affinity = time.Minute
 		}
-		harmless.Changed[p.ID] = p
+		harmless.Changed = append(harmless.Changed, p)
 		q := *p
 		q.ID.Namespace, q.ID.Service, q.ID.Port, q.UID = hostileText(random), hostileText(random)+fmt.Sprint(i),
 			hostileText(random), hostileText(random)
-		hostile.Changed[q.ID] = &q
+		hostile.Changed = append(hostile.Changed, &q)
 	}
 	want, twin := compile(t, hostile), compile(t, harmless)
 	if got, want := frontends(want), frontends(twin); !slices.Equal(got, want) {

@@ -23,7 +23,7 @@ func newRuleset(n int) *services.Ruleset {
 			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},
 		},
 	})
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := tracker.Delta{}
 	for i := range byte(n) {
 		p := &tracker.ServicePort{
 			Lists: new(tracker.Lists),
@@ -35,7 +35,7 @@ func newRuleset(n int) *services.Ruleset {
 			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128, i, e}), 8080))
 		}
 		p.Serving = p.Cluster
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	r.Apply(delta)
 	return r

@@ -51,10 +51,7 @@ func theirs(ports []*tracker.ServicePort) *legacy.Inventory {
 // ours are the tables for a cluster on a node with these addresses.
 func ours(ports []*tracker.ServicePort, addrs ...netip.Addr) nft.Tables {
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range ports {
-		delta.Changed[p.ID] = p
-	}
+	delta := tracker.Delta{Changed: ports}
 	ruleset.Apply(delta)
 	ruleset.SetNodePortAddresses(addrs)
 	return ruleset.Want()

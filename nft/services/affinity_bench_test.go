@@ -58,7 +58,7 @@ func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
 		p.Affinity = time.Hour
 	}
 	r := NewRuleset(config)
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 	commit(b, k, change.Diff(nft.Tables{}, r.Want()))
 }
 

@@ -77,10 +77,7 @@ func TestPingSharedAddress(t *testing.T) {
 		{[]*tracker.ServicePort{pingedPort(1, false)}, []bool{false, false, false}},
 		{[]*tracker.ServicePort{pingedPort(0, true)}, []bool{true, true, false}},
 	} {
-		delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-		for _, p := range step.ports {
-			delta.Changed[p.ID] = p
-		}
+		delta := tracker.Delta{Changed: step.ports}
 		r.Apply(delta)
 		r.Committed()
 		for i, addr := range []netip.Addr{pingedPort(0, true).ExternalIPs[0], pingedPort(0, true).ClusterIP,
@@ -113,7 +110,7 @@ func TestResetsOfFrontends(t *testing.T) {
 		p := clusterPort(0, 3)
 		p.Cluster, p.Serving, p.HasEndpoints = p.Cluster[:endpoints], p.Serving[:endpoints], endpoints > 0
 		p.Settings.ResetDeparted = reset
-		return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+		return tracker.Delta{Changed: []*tracker.ServicePort{p}}
 	}
 	r := NewRuleset(testConfig())
 	for i, step := range []struct {

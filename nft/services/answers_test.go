@@ -35,10 +35,7 @@ func TestAnswersInKernel(t *testing.T) {
 		port(3, func(p *tracker.ServicePort) { p.InternalLocal, p.Cluster = true, nil }),
 		port(4, func(p *tracker.ServicePort) { p.ExternalLocal = true }),
 	}
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range ports {
-		delta.Changed[p.ID] = p
-	}
+	delta := tracker.Delta{Changed: ports}
 	for _, tt := range []struct {
 		name     string
 		all      bool // node ports at all addresses

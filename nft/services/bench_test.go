@@ -22,10 +22,10 @@ import (
 // cluster makes up services Service ports with a cluster IP and the given number of
 // endpoints each; endpoints are pods of many nodes.
 func cluster(services, endpoints int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
+	delta := tracker.Delta{}
 	for i := range services {
 		p := clusterPort(i, endpoints)
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	return delta
 }
@@ -105,7 +105,7 @@ func BenchmarkChange(b *testing.B) {
 				if i%2 == 1 {
 					port = full
 				}
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
 				batch := r.Changes()
 				if n := len(batch.Ops); n == 0 || n > 8 {
 					b.Fatalf("%d operations", n)
@@ -134,7 +134,7 @@ func costOfOneChange(t *testing.T, services int) (allocations float64) {
 	less.Serving = less.Cluster
 	return testing.AllocsPerRun(100, func() {
 		for _, port := range []*tracker.ServicePort{less, full} {
-			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+			r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
 			if batch := r.Changes(); len(batch.Ops) != 1 || batch.ElementCount() != 1 {
 				t.Fatalf("%d operations, %d elements: want one of each", len(batch.Ops), batch.ElementCount())
 			}
@@ -238,21 +238,20 @@ func BenchmarkPortsOfOneService(b *testing.B) {
 			})
 		}
 		world := sharingWorld(ports, 10)
-		id := inOrder(world.Changed)[ports/2].ID
 		b.Run(fmt.Sprintf("change=one/ports=%d", ports), func(b *testing.B) {
 			r := NewRuleset(testConfig())
 			r.Apply(world)
 			for i := 0; b.Loop(); i++ {
-				port := *world.Changed[id]
+				port := *world.Changed[ports/2]
 				port.TargetPort += uint16(i % 2)
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &port}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&port}})
 				r.Committed()
 			}
 		})
 		b.Run(fmt.Sprintf("change=removal/ports=%d", ports), func(b *testing.B) {
 			removed := make(map[tracker.PortID]bool)
-			for id := range world.Changed {
-				removed[id] = true
+			for _, p := range world.Changed {
+				removed[p.ID] = true
 			}
 			for b.Loop() {
 				b.StopTimer()

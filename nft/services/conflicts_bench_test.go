@@ -12,7 +12,7 @@ import (
 // claimants makes up Service ports with one endpoint each that all claim one external IP, or
 // each its own. The oldest has the last name, so that each one that comes takes the address.
 func claimants(n int, oneAddress bool) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, n)}
+	delta := tracker.Delta{}
 	for i := range n {
 		p := clusterPort(i, 1)
 		p.ID.Service = fmt.Sprintf("service-%06d", i)
@@ -21,7 +21,7 @@ func claimants(n int, oneAddress bool) tracker.Delta {
 		if oneAddress {
 			p.ExternalIPs[0] = netip.AddrFrom4([4]byte{203, 0, 113, 9})
 		}
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	return delta
 }

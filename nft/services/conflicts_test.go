@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := NewRuleset(testConfig())
 			for _, port := range tt.ports {
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
 			}
 			at := tracker.Frontend{Address: tt.at, Protocol: tracker.TCP, Port: 80}
 			if got := r.families[nft.IP].frontends[at].shown.id.Service; got != tt.owner {
@@ -109,10 +109,7 @@ func nodePortOf(name string, year int, port uint16) *tracker.ServicePort {
 
 // changed is the delta of these ports.
 func changed(ports ...*tracker.ServicePort) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range ports {
-		delta.Changed[p.ID] = p
-	}
+	delta := tracker.Delta{Changed: ports}
 	return delta
 }
 
@@ -128,7 +125,7 @@ func TestRemovedFrontendGoesToOthers(t *testing.T) {
 			r := NewRuleset(testConfig())
 			apply := func(p *tracker.ServicePort) {
 				p.LoadBalancers = []netip.Addr{shared}
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 			}
 			owner := func() string {
 				return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP,
@@ -187,7 +184,7 @@ func TestAddressHidesNodePort(t *testing.T) {
 			t.Errorf("%s: new %v, %d standing; want %d and %d", step.what, fresh, standing, step.fresh, step.standing)
 		}
 	}
-	r.Apply(changed(nodePortOf("2", 2024, 30009), nodePortOf("3", 2021, 30003), external(30003)))
+	r.Apply(changed(nodePortOf("3", 2021, 30003), external(30003)))
 	r.Conflicts()
 	r.ReportOverlaps(nil)
 	if fresh, standing := r.Conflicts(); len(fresh) > 0 || standing > 0 {
@@ -323,7 +320,7 @@ func TestCostOfClaims(t *testing.T) {
 	type cost struct{ compile, drain, one float64 }
 	costs := func(n int) (c cost) {
 		delta := claimants(n, true)
-		ports := inOrder(delta.Changed) // the last one is the oldest
+		ports := delta.Changed // the last one is the oldest
 		r := NewRuleset(testConfig())
 		c.compile = allocated(func() {
 			r.Apply(delta)

@@ -3,7 +3,9 @@ package services
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -122,9 +124,9 @@ func costWorlds() []costWorld {
 			world:          func(n int) tracker.Delta { return claimants(n, true) },
 			change: func(n int) tracker.Delta { // the winner goes with its five elements; another one takes the address
 				winner := tracker.PortID{}
-				for id, p := range claimants(n, true).Changed {
+				for _, p := range claimants(n, true).Changed {
 					if p.Created.Unix() == 1 {
-						winner = id
+						winner = p.ID
 					}
 				}
 				return tracker.Delta{Removed: map[tracker.PortID]bool{winner: true}}
@@ -248,7 +250,7 @@ func stickyLocal(delta tracker.Delta) tracker.Delta {
 
 // mixedWorld has Services of each policy and of 0 to 9 endpoints; each has the shape of the one ten before.
 func mixedWorld(n int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, n)}
+	delta := tracker.Delta{}
 	for i := range n {
 		p := clusterPort(i, i%10)
 		p.HasEndpoints = i%10 > 0
@@ -270,7 +272,7 @@ func mixedWorld(n int) tracker.Delta {
 		if p.InternalLocal || p.ExternalLocal {
 			p.Local, p.OnNode = p.Cluster[:1], p.Cluster[:1]
 		}
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	return delta
 }
@@ -280,18 +282,18 @@ func mixedChange() tracker.Delta {
 	p := clusterPort(8, 8)
 	p.Cluster = p.Cluster[:7]
 	p.Serving = p.Cluster
-	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+	return tracker.Delta{Changed: []*tracker.ServicePort{p}}
 }
 
 // worldWithRanges has so many Services, each with one port and source ranges of its own.
 func worldWithRanges(services, ranges int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := tracker.Delta{}
 	for i := range services {
 		for _, p := range serviceWithRanges(1, ranges) {
 			other := clusterPort(i, 2)
 			p.ID, p.UID, p.ClusterIP, p.Lists = other.ID, other.UID, other.ClusterIP, other.Lists
 			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
-			delta.Changed[p.ID] = p
+			delta.Changed = append(delta.Changed, p)
 		}
 	}
 	return delta
@@ -303,7 +305,7 @@ func externalWorld(addresses, endpoints int) tracker.Delta {
 	for i := range addresses {
 		p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}))
 	}
-	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+	return tracker.Delta{Changed: []*tracker.ServicePort{p}}
 }
 
 // cpuTime is what this process has used of the CPUs, in the kernel as well. On a busy machine it says
@@ -333,15 +335,15 @@ func affinityWorld(delta tracker.Delta) tracker.Delta { return affinityWorldOf(3
 
 // affinityWorldOf is affinityWorld with a timeout; 0 is no affinity.
 func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
-	both := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, 2*len(delta.Changed))}
+	both := tracker.Delta{}
 	six := func(a netip.Addr) netip.Addr {
 		b := netip.MustParseAddr("fd00::").As16()
 		copy(b[12:], a.AsSlice())
 		return netip.AddrFrom16(b)
 	}
-	for id, p := range delta.Changed {
+	for _, p := range delta.Changed {
 		p.Affinity = timeout
-		both.Changed[id] = p
+		both.Changed = append(both.Changed, p)
 		q := *p
 		q.ID.Family, q.ClusterIP = tracker.IPv6, six(p.ClusterIP)
 		q.ExternalIPs, q.LoadBalancers, q.Lists = nil, nil, new(tracker.Lists)
@@ -355,7 +357,7 @@ func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
 			q.Cluster = append(q.Cluster, netip.AddrPortFrom(six(ep.Addr()), ep.Port()))
 		}
 		q.Serving = q.Cluster
-		both.Changed[q.ID] = &q
+		both.Changed = append(both.Changed, &q)
 	}
 	return both
 }
@@ -374,30 +376,28 @@ func everywhere(delta tracker.Delta) tracker.Delta {
 
 // portsWorld has one Service of many ports, each with endpoints at a port of their own.
 func portsWorld(ports, endpoints int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := tracker.Delta{}
 	for i := range ports {
 		p := clusterPort(0, endpoints)
 		p.ID.Port, p.Port, p.NodePort = fmt.Sprintf("port-%d", i), uint16(1000+i), uint16(20000+i)
 		for e := range p.Cluster {
 			p.Cluster[e] = netip.AddrPortFrom(p.Cluster[e].Addr(), uint16(8000+i))
 		}
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	return delta
 }
 
 // onePort keeps the first port of a Service.
 func onePort(delta tracker.Delta) tracker.Delta {
-	id := clusterPort(0, 0).ID
-	id.Port = "port-0"
-	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: delta.Changed[id]}}
+	return tracker.Delta{Changed: delta.Changed[:1]}
 }
 
 // objects counts what the API's objects name: frontends, endpoints and ranges. Ports of one
 // Service share its ranges.
 func objects(delta tracker.Delta) (n int) {
 	ranges, shared := make(map[string]int), make(map[*netip.AddrPort]bool)
-	for id, p := range delta.Changed {
+	for _, p := range delta.Changed {
 		n += 1 + len(p.ExternalIPs) + len(p.LoadBalancers)
 		if len(p.Cluster) > 0 && p.TargetPort != 0 { // ports that share their endpoints name a port each
 			if n++; shared[&p.Cluster[0]] {
@@ -409,7 +409,7 @@ func objects(delta tracker.Delta) (n int) {
 		if p.NodePort != 0 {
 			n += 1 + len(p.Cluster) // the endpoints of a node port stand in maps of their own
 		}
-		ranges[id.Namespace+"/"+id.Service] = len(p.Sources)
+		ranges[p.ID.Namespace+"/"+p.ID.Service] = len(p.Sources)
 	}
 	for _, r := range ranges {
 		n += r
@@ -514,7 +514,7 @@ func TestCostOfAffinityChange(t *testing.T) {
 			p := clusterPort(0, endpoints)
 			p.Affinity = time.Hour
 			p.Cluster[endpoints-1] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 0, 0, byte(i)}), 8080) // behind all others
-			deltas = append(deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+			deltas = append(deltas, tracker.Delta{Changed: []*tracker.ServicePort{p}})
 		}
 		r := NewRuleset(testConfig())
 		r.Apply(deltas[1])
@@ -545,28 +545,29 @@ func BenchmarkWorlds(b *testing.B) {
 			client := lab.Open(b, kernel.Open)
 			world := w.world(w.large)
 			neighbour := clusterPort(1<<17, 3)
-			world.Changed[neighbour.ID] = neighbour
+			world.Changed = append(world.Changed, neighbour)
 			b.Run("start", func(b *testing.B) { benchmarkStart(b, client, world) })
 			r := NewRuleset(testConfig())
 			r.Apply(world)
 			commit(b, client, change.Diff(nil, r.Want()))
 			r.Committed()
 			there := w.change(w.large)
-			back := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-			for id := range there.Changed {
-				back.Changed[id] = world.Changed[id]
+			touched := make(map[tracker.PortID]bool)
+			maps.Copy(touched, there.Removed)
+			for _, p := range there.Changed {
+				touched[p.ID] = true
 			}
-			for id := range there.Removed {
-				back.Changed[id] = world.Changed[id]
-			}
+			back := tracker.Delta{Changed: slices.DeleteFunc(slices.Clone(world.Changed), func(p *tracker.ServicePort) bool {
+				return !touched[p.ID]
+			})}
 			b.Run("change", func(b *testing.B) { benchmarkChanges(b, client, r, there, back) })
 			other := *neighbour
 			other.Lists = &tracker.Lists{Serving: neighbour.Serving,
 				Cluster: append(other.Cluster[:2:2], netip.MustParseAddrPort("11.0.0.1:8080"))}
 			b.Run("neighbour", func(b *testing.B) {
 				benchmarkChanges(b, client, r,
-					tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{neighbour.ID: &other}},
-					tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{neighbour.ID: neighbour}})
+					tracker.Delta{Changed: []*tracker.ServicePort{&other}},
+					tracker.Delta{Changed: []*tracker.ServicePort{neighbour}})
 			})
 		})
 	}

@@ -34,7 +34,7 @@ func countingRuleset(b *testing.B, k *kernel.Client, services int, counters, end
 	r := NewRuleset(config)
 	delta := cluster(services, 10)
 	p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
-	delta.Changed[p.ID] = p
+	delta.Changed = append(delta.Changed, p)
 	r.Apply(delta)
 	commit(b, k, change.Diff(nft.Tables{}, r.Want()))
 	r.Committed()
@@ -53,7 +53,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 			if way.name == "maglev" {
 				p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
 				p.Settings.Maglev = true
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 				commit(b, client, r.Changes())
 			}
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
@@ -82,7 +82,7 @@ func BenchmarkCommitCounted(b *testing.B) {
 			sizes := [][]string{{"127.0.1.1:8080"}, {"127.0.1.1:8080", "127.0.1.2:8080"}}
 			for i := 0; b.Loop(); i++ {
 				p := countingPort(sizes[i%2]...)
-				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+				r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 				commit(b, k, r.Changes())
 				r.Committed()
 			}

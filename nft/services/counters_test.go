@@ -53,7 +53,7 @@ func newCounted(t *testing.T) *counted {
 
 func (c *counted) set(p *tracker.ServicePort) {
 	c.Helper()
-	c.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	c.ruleset.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 	commit(c, c.client, c.ruleset.Changes())
 	c.ruleset.Committed()
 }
@@ -131,9 +131,7 @@ func TestCountersOfUnchangedElements(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Adopt(have)
-	again.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
-		countingPort().ID: countingPort("127.0.1.2:8080", "127.0.1.3:8080"),
-	}})
+	again.Apply(tracker.Delta{Changed: []*tracker.ServicePort{countingPort("127.0.1.2:8080", "127.0.1.3:8080")}})
 	if batch := change.Diff(have, again.Want()); !batch.Empty() {
 		t.Errorf("a restart writes %s", batch.Ops[0].Text())
 	}
@@ -148,7 +146,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 	other := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
 	other.ID.Service = "new"
 	c.ruleset.Apply(tracker.Delta{
-		Changed: map[tracker.PortID]*tracker.ServicePort{other.ID: other},
+		Changed: []*tracker.ServicePort{other},
 		Removed: map[tracker.PortID]bool{p.ID: true},
 	})
 	commit(t, c.client, c.ruleset.Changes())

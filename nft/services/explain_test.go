@@ -85,7 +85,7 @@ func TestTraceOfBrokenTables(t *testing.T) {
 		"two endpoints":      {[]int{0, 3}, 2},
 	} {
 		r := NewRuleset(testConfig())
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 		table := r.Want()[nft.IP]
 		for _, index := range tt.missing {
 			delete(table.Sets[clusterMap].Map, nft.IndexedKey(key, index))
@@ -153,7 +153,7 @@ func TestExplainForeignVerdicts(t *testing.T) {
 		}
 		newRuleset := func() *Ruleset {
 			r := NewRuleset(testConfig())
-			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+			r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 			return r
 		}
 		t.Run(tt.verdict.String(), func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestExplainForeignVerdicts(t *testing.T) {
 func TestExplainForeignRule(t *testing.T) {
 	r := NewRuleset(testConfig())
 	port := clusterPort(0, 3)
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
 	table := r.Want()[nft.IP]
 	chain := table.Chains[layout.ServicesChain]
 	chain.Rules = append([]nft.Rule{{nft.Goto("cluster-4")}}, chain.Rules...)

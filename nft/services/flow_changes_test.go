@@ -95,10 +95,10 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 			p.Serving = p.Cluster
 			return p
 		}
-		delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+		delta := tracker.Delta{}
 		for i := range services {
 			p := port(i, 1)
-			delta.Changed[p.ID] = p
+			delta.Changed = append(delta.Changed, p)
 		}
 		delta.CIDRsChanged, delta.ServiceCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"),
 			netip.MustParsePrefix("fd00::/112")}
@@ -108,7 +108,7 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 			t.Errorf("Service CIDRs %v, want the one of IPv4: IPv6 is not served", got)
 		}
 		p := port(3, 2)
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 		want := []tracker.Frontend{{Address: p.ClusterIP, Protocol: tracker.UDP, Port: 53}}
 		if got := slices.Collect(r.TouchedFrontends()); !slices.Equal(got, want) {
 			t.Errorf("%d Services: touched %v, want %v", services, got, want)

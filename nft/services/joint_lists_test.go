@@ -21,7 +21,7 @@ import (
 // sharingWorld has one Service of many ports that have the same endpoints, as the tracker hands them out: each port has
 // another target port, and the lists share memory.
 func sharingWorld(ports, endpoints int) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := tracker.Delta{}
 	list := slices.Clone(clusterPort(0, endpoints).Cluster)
 	for i, ep := range list {
 		list[i] = netip.AddrPortFrom(ep.Addr(), 0)
@@ -31,7 +31,7 @@ func sharingWorld(ports, endpoints int) tracker.Delta {
 		p := clusterPort(0, 0)
 		p.ID.Port, p.Port, p.TargetPort = fmt.Sprintf("port-%d", i), uint16(1000+i), uint16(8000+i)
 		p.Lists = lists
-		delta.Changed[p.ID] = p
+		delta.Changed = append(delta.Changed, p)
 	}
 	return delta
 }
@@ -83,7 +83,7 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 		t.Errorf("one endpoint more is %d elements", n)
 	}
 	world := sharingWorld(500, 501)
-	id := inOrder(world.Changed)[7].ID
+	id := world.Changed[7].ID
 	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
 	if batch := r.Changes(); batch.ElementCount() != 2 { // the verdict and the port
 		t.Errorf("one port less is %d elements", batch.ElementCount())
@@ -122,8 +122,8 @@ func TestSharingBegins(t *testing.T) {
 		}
 	}
 	removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
-	for id := range sharingWorld(ports, 1).Changed {
-		removed.Removed[id] = true
+	for _, p := range sharingWorld(ports, 1).Changed {
+		removed.Removed[p.ID] = true
 	}
 	r.Apply(removed)
 	if diff := change.Diff(NewRuleset(testConfig()).Want(), r.Want()); !diff.Empty() {
@@ -154,7 +154,7 @@ func TestNodePortThatIsAnotherPort(t *testing.T) {
 			}
 		}
 	}
-	if n := len(r.families[nft.IP].joints[serviceOf(inOrder(world.Changed)[0].ID)]); n < 2 || n > 3 {
+	if n := len(r.families[nft.IP].joints[serviceOf(world.Changed[0].ID)]); n < 2 || n > 3 {
 		t.Errorf("%d lists", n)
 	}
 }
@@ -251,7 +251,7 @@ func TestSharingPackets(t *testing.T) {
 	}
 	for _, endpoints := range []int{63, 64, 40, 31, 70, 31, 100} {
 		apply(endpoints)
-		list, hit := inOrder(sharingWorld(1, endpoints).Changed)[0].Cluster, make(map[netip.Addr]bool)
+		list, hit := sharingWorld(1, endpoints).Changed[0].Cluster, make(map[netip.Addr]bool)
 		for i := range 20 * ports {
 			at := connect(i % ports)
 			if !slices.Contains(list, netip.AddrPortFrom(at.Addr(), 0)) {

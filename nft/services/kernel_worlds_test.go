@@ -95,7 +95,7 @@ func TestLengths(t *testing.T) {
 	external := externalWorld(40, 40)
 	for _, p := range external.Changed {
 		p.ID.Service = "external"
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 	}
 	r.Apply(sharingWorld(40, 40))
 	lengths := r.Lengths()

@@ -123,7 +123,7 @@ func TestAffinityMapsOfPacket(t *testing.T) {
 	r := NewRuleset(testConfig())
 	port, other := clusterPort(0, 2), clusterPort(1, 2)
 	port.Affinity, other.Affinity = time.Hour, time.Hour
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, other.ID: other}})
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port, other}})
 	table := r.Want()[nft.IP]
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80,
 		Interface: "eth0"}

@@ -1,7 +1,6 @@
 package services
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -134,18 +133,14 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
 		r.unmet.updateLimits(id, nil)
 	}
-	for id, port := range delta.Changed {
-		r.unmet.updateLimits(id, port)
+	ports := slices.SortedFunc(slices.Values(delta.Changed), byID)
+	for _, port := range ports {
+		r.unmet.updateLimits(port.ID, port)
 	}
-	ports := inOrder(delta.Changed)
 	for _, f := range r.config.Families {
 		family, mine := r.families[f], ports
-		is := func(p *tracker.ServicePort) bool { return p.ID.Family == f }
-		other := func(p *tracker.ServicePort) bool { return !is(p) }
-		switch { // mostly all ports are of one family
-		case !slices.ContainsFunc(ports, is):
-			mine = nil
-		case slices.ContainsFunc(ports, other):
+		other := func(p *tracker.ServicePort) bool { return p.ID.Family != f }
+		if slices.ContainsFunc(ports, other) {
 			mine = slices.DeleteFunc(slices.Clone(ports), other)
 		}
 		if len(mine)+len(delta.Removed) > 0 {
@@ -257,20 +252,8 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 // manyPorts is from how many Service ports on it pays to count what they will need.
 const manyPorts = 64
 
-// inOrder makes the result of a change independent of the order of a Go map. The ports of a family are neighbours.
-func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePort {
-	list := make([]*tracker.ServicePort, 0, len(ports))
-	for _, port := range ports {
-		list = append(list, port)
-	}
-	slices.SortFunc(list, func(a, b *tracker.ServicePort) int {
-		if a.ID.Family != b.ID.Family {
-			return cmp.Compare(a.ID.Family, b.ID.Family)
-		}
-		return a.ID.Compare(b.ID)
-	})
-	return list
-}
+// byID compares Service ports.
+func byID(a, b *tracker.ServicePort) int { return a.ID.Compare(b.ID) }
 
 // SetNodePortAddresses sets the addresses at which node ports are served, in families that do not
 // serve them at all addresses.

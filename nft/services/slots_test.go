@@ -47,14 +47,14 @@ func TestNodesAgree(t *testing.T) {
 		direct, detour := NewRuleset(testConfig()), NewRuleset(testConfig())
 		direct.Apply(want)
 		for range 5 {
-			for id, p := range want.Changed {
+			for _, p := range want.Changed {
 				q := *p
 				q.Lists = &tracker.Lists{Cluster: slices.DeleteFunc(slices.Clone(p.Cluster), func(netip.AddrPort) bool {
 					return random.IntN(3) == 0
 				})}
 				q.Settings.Maglev = random.IntN(2) == 0
 				q.Serving, q.HasEndpoints = q.Cluster, len(q.Cluster) > 0
-				detour.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &q}})
+				detour.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&q}})
 			}
 		}
 		detour.Apply(want)
@@ -103,7 +103,7 @@ func TestWeightedChoice(t *testing.T) {
 		p := clusterPort(0, len(weights))
 		p.ClusterWeights = weights
 		r := NewRuleset(testConfig())
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
 		result := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP,
 			Protocol: 6, Port: 80, Interface: "eth0"})
 		if result.Uneven || len(result.Endpoints) != len(weights) || result.Shares == nil {

@@ -43,7 +43,7 @@ func BenchmarkSourceRangesFirstPacket(b *testing.B) {
 			if p.HasSourceRanges {
 				p.Sources = append(p.Sources, netip.MustParsePrefix("172.0.0.0/8"))
 			}
-			delta.Changed[p.ID] = p
+			delta.Changed = append(delta.Changed, p)
 			r := NewRuleset(config)
 			r.Apply(delta)
 			if chain := sourceRangesChainOf(r); lengths > 0 && len(chain.Rules) != lengths+1 {

@@ -11,18 +11,17 @@ import (
 )
 
 // serviceWithRanges is a Service of some ports at one load-balancer IP each, with some ranges.
-func serviceWithRanges(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
+func serviceWithRanges(ports, ranges int) (service []*tracker.ServicePort) {
 	var sources []netip.Prefix
 	for i := range ranges {
 		sources = append(sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 7), byte(i<<1) & 0xfe, 0}), 24))
 	}
-	service := make(map[tracker.PortID]*tracker.ServicePort)
 	for i := range ports {
 		p := clusterPort(0, 2)
 		p.ID.Port, p.Port = fmt.Sprintf("port-%d", i), uint16(1000+i)
 		p.LoadBalancers = []netip.Addr{netip.MustParseAddr("198.51.100.7")}
 		p.HasSourceRanges, p.Sources = true, sources
-		service[p.ID] = p
+		service = append(service, p)
 	}
 	return service
 }
@@ -72,10 +71,10 @@ func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 	empty := nft.Tables{nft.IP: r.Want()[nft.IP], nft.IP6: r.Want()[nft.IP6]}.Text()
 	service := serviceWithRanges(3, 10)
 	r.Apply(tracker.Delta{Changed: service})
-	for id, p := range service {
+	for _, p := range service {
 		open := *p
 		open.HasSourceRanges, open.Sources = false, nil
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &open}})
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&open}})
 	}
 	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].sourceRanges) != 0 ||
 		len(r.families[nft.IP].numbers) != 0 {
@@ -84,8 +83,8 @@ func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 	}
 	r.Apply(tracker.Delta{Changed: service})
 	removed := make(map[tracker.PortID]bool)
-	for id := range service {
-		removed[id] = true
+	for _, p := range service {
+		removed[p.ID] = true
 	}
 	r.Apply(tracker.Delta{Removed: removed})
 	if got := r.Want().Text(); got != empty {

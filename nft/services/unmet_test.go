@@ -19,13 +19,13 @@ import (
 // namespaced moves the Service ports of a world to a namespace and to addresses of their own; each is younger than
 // the one before.
 func namespaced(delta tracker.Delta, namespace string, net byte) tracker.Delta {
-	moved := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range inOrder(delta.Changed) {
+	moved := tracker.Delta{}
+	for _, p := range delta.Changed {
 		b := p.ClusterIP.As4()
 		b[0] = net
 		p.ID.Namespace, p.ClusterIP = namespace, netip.AddrFrom4(b)
 		p.Created = time.Unix(int64(b[2])<<8+int64(b[3]), 0)
-		moved.Changed[p.ID] = p
+		moved.Changed = append(moved.Changed, p)
 	}
 	return moved
 }
@@ -43,8 +43,8 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 	}
 	r.Committed()
 	removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
-	for id := range large.Changed {
-		removed.Removed[id] = true
+	for _, p := range large.Changed {
+		removed.Removed[p.ID] = true
 	}
 	for r.Apply(removed); r.Unfinished(); r.Apply(tracker.Delta{}) {
 	}
@@ -58,10 +58,10 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 func TestQuotaWithoutSlots(t *testing.T) {
 	r := NewRuleset(testConfig())
 	set := func(delta tracker.Delta, without bool) {
-		for _, p := range delta.Changed {
+		for i, p := range delta.Changed {
 			q := *p
 			q.WithoutSlots = without
-			delta.Changed[p.ID] = &q
+			delta.Changed[i] = &q
 		}
 		r.Apply(delta)
 	}

@@ -2,6 +2,7 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"regexp"
@@ -39,26 +40,26 @@ func newWorld(seed uint64) *world {
 
 // change makes up a delta of one to five Service ports.
 func (w *world) change() tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort), Removed: make(map[tracker.PortID]bool)}
+	changed, removed := make(map[tracker.PortID]*tracker.ServicePort), make(map[tracker.PortID]bool)
 	for range 1 + w.random.IntN(5) {
 		id := w.id()
 		if w.ports[id] != nil && w.random.IntN(4) == 0 {
 			delete(w.ports, id)
-			delete(delta.Changed, id)
-			delta.Removed[id] = true
+			delete(changed, id)
+			removed[id] = true
 			continue
 		}
 		port := w.port(id)
-		w.ports[id], delta.Changed[id] = port, port
-		delete(delta.Removed, id)
-		w.changeRanges(id, delta)
+		w.ports[id], changed[id] = port, port
+		delete(removed, id)
+		w.changeRanges(id, changed)
 	}
-	return delta
+	return tracker.Delta{Changed: slices.Collect(maps.Values(changed)), Removed: removed}
 }
 
 // changeRanges gives all ports of a Service in one family the same source ranges, now and then
 // others than before.
-func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
+func (w *world) changeRanges(id tracker.PortID, changed map[tracker.PortID]*tracker.ServicePort) {
 	service := serviceName{id.Service, id.Family}
 	if w.random.IntN(3) == 0 {
 		w.ranges[service] = nil
@@ -79,13 +80,15 @@ func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
 		}
 		if limited.HasSourceRanges != p.HasSourceRanges || limited.RangesForNodePort != p.RangesForNodePort ||
 			!slices.Equal(limited.Sources, p.Sources) {
-			w.ports[other], delta.Changed[other] = &limited, &limited
+			w.ports[other], changed[other] = &limited, &limited
 		}
 	}
 }
 
 // everything is the delta that makes the world from nothing.
-func (w *world) everything() tracker.Delta { return tracker.Delta{Changed: w.ports} }
+func (w *world) everything() tracker.Delta {
+	return tracker.Delta{Changed: slices.Collect(maps.Values(w.ports))}
+}
 
 func (w *world) id() tracker.PortID {
 	return tracker.PortID{

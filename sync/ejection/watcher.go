@@ -125,7 +125,8 @@ func (w *Watcher) Committed(delta *tracker.Delta) {
 	for id := range delta.Removed {
 		delete(w.ports, id)
 	}
-	for id, port := range delta.Changed {
+	for _, port := range delta.Changed {
+		id := port.ID
 		if asks := port.Settings.Eject && id.Protocol == tracker.TCP; !asks {
 			delete(w.ports, id)
 			continue

@@ -141,8 +141,10 @@ func (w *world) publish(endpoints int, unready ...int) {
 // commit hands what has changed to the Watcher.
 func (w *world) commit() {
 	d := w.tracker.Take()
-	if p := d.Changed[webPort]; p != nil {
-		w.port = p
+	for _, p := range d.Changed {
+		if p.ID == webPort {
+			w.port = p
+		}
 	}
 	w.watcher.Committed(&d)
 }
@@ -551,8 +553,8 @@ func TestOnlyPortsThatAskAreWatched(t *testing.T) {
 		tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): webPort}})
 	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
 		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}
-	w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
-		port.ID: port, older: {Lists: new(tracker.Lists), ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
+	w.Committed(&tracker.Delta{Changed: []*tracker.ServicePort{
+		port, {Lists: new(tracker.Lists), ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
 	for _, tt := range []struct {
 		at   netip.Addr
 		port uint16
@@ -675,7 +677,7 @@ func TestShareOfTime(t *testing.T) {
 				udp.ID.Protocol, udp.Settings.Eject = tracker.UDP, true
 				go func() {
 					time.Sleep(time.Millisecond)
-					w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, udp.ID: &udp}})
+					w.Committed(&tracker.Delta{Changed: []*tracker.ServicePort{port, &udp}})
 				}()
 				w.Run(ctx)
 				if table.visits != tt.visits {
@@ -712,14 +714,14 @@ func newCrowd(services, namespaces int) (*Watcher, *crowd, *tracker.Delta) {
 	table, owners := &crowd{}, make(committed)
 	w := New(Options{Log: zap.NewNop(), Committed: owners, Open: func() (Table, error) { return table, nil },
 		LeaveOut: func(tracker.PortID, []netip.AddrPort) {}, Silent: func(tracker.PortID) []netip.AddrPort { return nil }})
-	delta := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := &tracker.Delta{}
 	for n := range services {
 		id := webPort
 		id.Namespace, id.Service = fmt.Sprint("shop-", n%namespaces), fmt.Sprint("web-", n)
 		port := &tracker.ServicePort{ID: id, ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Port: 80,
 			Lists:    &tracker.Lists{Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}},
 			Settings: tracker.Settings{Eject: true}}
-		delta.Changed[id] = port
+		delta.Changed = append(delta.Changed, port)
 		owners[tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.TCP, Port: 80}] = id
 		for i := range 3 {
 			from := netip.AddrPortFrom(clientAt(i), uint16(1024+n%60000))
@@ -771,11 +773,7 @@ func BenchmarkNotAsked(b *testing.B) {
 		port.Settings.Eject = false
 	}
 	w.Committed(delta)
-	one := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for id, port := range delta.Changed {
-		one.Changed[id] = port
-		break
-	}
+	one := &tracker.Delta{Changed: delta.Changed[:1]}
 	b.ReportAllocs()
 	for b.Loop() {
 		w.Committed(one)

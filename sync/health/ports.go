@@ -39,21 +39,21 @@ func (c *checks) apply(delta *tracker.Delta) (changed bool) {
 	for id := range delta.Removed {
 		changed = c.remove(id) || changed
 	}
-	for id, port := range delta.Changed {
+	for _, port := range delta.Changed {
 		if port.HealthCheckNodePort == 0 {
-			changed = c.remove(id) || changed
+			changed = c.remove(port.ID) || changed
 		}
 	}
-	for id, port := range delta.Changed {
+	for _, port := range delta.Changed {
 		if port.HealthCheckNodePort != 0 {
-			changed = c.put(id, port) || changed
+			changed = c.put(port) || changed
 		}
 	}
 	return changed
 }
 
-func (c *checks) put(id tracker.PortID, port *tracker.ServicePort) (changed bool) {
-	service := serviceOf(id)
+func (c *checks) put(port *tracker.ServicePort) (changed bool) {
+	id, service := port.ID, serviceOf(port.ID)
 	have := c.services[service]
 	if !c.ports[id] {
 		c.ports[id] = true

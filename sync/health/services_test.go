@@ -34,10 +34,7 @@ func newPort(name, port string, family tracker.Family, healthPort uint16, ready,
 }
 
 func changed(ports ...*tracker.ServicePort) *tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, port := range ports {
-		delta.Changed[port.ID] = port
-	}
+	delta := tracker.Delta{Changed: ports}
 	return &delta
 }
 
@@ -342,7 +339,7 @@ func TestPortsAreBounded(t *testing.T) {
 				port.HealthCheckNodePort = 31000
 			}
 			port.ID.Namespace = namespace
-			delta.Changed[port.ID] = port
+			delta.Changed = append(delta.Changed, port)
 		}
 	}
 	w.Apply(delta, []netip.Addr{netip.MustParseAddr("127.0.0.1")})

@@ -108,8 +108,8 @@ func (p *Proxy) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
 		p.set(id, nil, touched)
 	}
-	for id, port := range delta.Changed {
-		p.set(id, port, touched)
+	for _, port := range delta.Changed {
+		p.set(port.ID, port, touched)
 	}
 	for at := range touched {
 		p.serve(at, p.oldest(at))

@@ -84,10 +84,7 @@ func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.A
 }
 
 func changed(ports ...*tracker.ServicePort) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, port := range ports {
-		delta.Changed[port.ID] = port
-	}
+	delta := tracker.Delta{Changed: ports}
 	return delta
 }
 

@@ -22,10 +22,10 @@ func BenchmarkCommitted(b *testing.B) {
 		b.Run(fmt.Sprintf("ports=%d", ports), func(b *testing.B) {
 			m := newTestMetrics(new(fakeKernel))
 			lengths := services.NewRuleset(services.Config{Families: nft.Families[:]}).Lengths()
-			r := proxysync.Report{Delta: tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}}
+			r := proxysync.Report{Delta: tracker.Delta{}}
 			for i := range ports {
 				id := tracker.PortID{Namespace: "shop", Service: fmt.Sprint(i), Family: tracker.IPv4}
-				r.Delta.Changed[id] = &tracker.ServicePort{Lists: new(tracker.Lists), ID: id}
+				r.Delta.Changed = append(r.Delta.Changed, &tracker.ServicePort{Lists: new(tracker.Lists), ID: id})
 			}
 			for b.Loop() {
 				m.Committed(&r, lengths, kernel.Traffic{})

@@ -92,9 +92,9 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	for id := range r.Delta.Removed {
 		o.setLacking(id, lacking{})
 	}
-	for id, p := range r.Delta.Changed {
+	for _, p := range r.Delta.Changed {
 		none := p.HasEndpoints && len(p.Local) == 0
-		o.setLacking(id, lacking{internal: none && p.InternalLocal, external: none && p.ExternalLocal})
+		o.setLacking(p.ID, lacking{internal: none && p.InternalLocal, external: none && p.ExternalLocal})
 	}
 }
 

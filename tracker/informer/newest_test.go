@@ -42,8 +42,8 @@ func (m *meaning) await(t *testing.T, id, what string, wanted func(*tracker.Serv
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		delta := m.Take()
-		for id, port := range delta.Changed {
-			m.ports[id.String()] = port
+		for _, port := range delta.Changed {
+			m.ports[port.ID.String()] = port
 		}
 		for id := range delta.Removed {
 			delete(m.ports, id.String())

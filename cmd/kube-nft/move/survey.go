@@ -155,13 +155,13 @@ func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventor
 		checks = append(checks, migrate.NotSeen("programs at node ports", err))
 	}
 	all, taken := make(map[nodePort]bool), make(map[uint16]string)
-	for id, p := range delta.Changed {
+	for _, p := range delta.Changed {
 		if p.NodePort == 0 {
 			continue
 		}
-		all[nodePort{id.Protocol, p.NodePort}] = true
-		if id.Protocol == tracker.TCP && listening[p.NodePort] {
-			taken[p.NodePort] = id.Namespace + "/" + id.Service
+		all[nodePort{p.ID.Protocol, p.NodePort}] = true
+		if p.ID.Protocol == tracker.TCP && listening[p.NodePort] {
+			taken[p.NodePort] = p.ID.Namespace + "/" + p.ID.Service
 		}
 	}
 	ports.Taken = taken
@@ -193,8 +193,8 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 		return check, false
 	}
 	seen := make(map[string]bool)
-	for id, p := range delta.Changed {
-		name := id.Namespace + "/" + id.Service
+	for _, p := range delta.Changed {
+		name := p.ID.Namespace + "/" + p.ID.Service
 		if p.Settings.LocalFallback {
 			continue
 		}

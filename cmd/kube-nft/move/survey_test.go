@@ -13,13 +13,13 @@ import (
 
 // TestFallback: what only the IPVS mode serves in spite of a traffic policy is named, within bounds.
 func TestFallback(t *testing.T) {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	delta := tracker.Delta{}
 	add := func(name string, edit func(*tracker.ServicePort)) {
 		for _, port := range []string{"a", "b"} { // a Service is named once
 			id := tracker.PortID{Namespace: "shop", Service: name, Port: port, Protocol: tracker.TCP, Family: tracker.IPv4}
 			p := &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, HasEndpoints: true}
 			edit(p)
-			delta.Changed[id] = p
+			delta.Changed = append(delta.Changed, p)
 		}
 	}
 	here := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}

@@ -45,9 +45,9 @@ func (s *Sample) Follow(delta *tracker.Delta) {
 	for id := range delta.Removed {
 		delete(s.ports, id)
 	}
-	for id, p := range delta.Changed {
-		if _, known := s.ports[id]; known || len(s.ports) < maxSample && len(p.Cluster)+len(p.Local) > 0 {
-			s.ports[id] = p
+	for _, p := range delta.Changed {
+		if _, known := s.ports[p.ID]; known || len(s.ports) < maxSample && len(p.Cluster)+len(p.Local) > 0 {
+			s.ports[p.ID] = p
 		}
 	}
 }
