@@ -147,7 +147,8 @@ func (c Conflict) String() string {
 type wantedFrontend struct {
 	tracker.Frontend
 	kind    frontendKind
-	givenUp bool // the port has it until a later step removes it
+	givenUp bool           // the port has it until a later step removes it
+	state   *frontendState // once it is claimed
 }
 
 // frontendsOf lists where a Service port wants to be reached. Of the ways in which it names
@@ -156,12 +157,12 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 	wanted := make([]wantedFrontend, 0, p.Frontends())
 	if p.NodePort != 0 {
 		wanted = append(wanted,
-			wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort, p.Leaving})
+			wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort, p.Leaving, nil})
 	}
 	add := func(addr netip.Addr, kind frontendKind) {
 		_, givenUp := slices.BinarySearchFunc(p.GivenUp, addr, netip.Addr.Compare)
 		wanted = append(wanted, wantedFrontend{tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind,
-			givenUp || p.Leaving})
+			givenUp || p.Leaving, nil})
 	}
 	add(p.ClusterIP, clusterIP)
 	for _, addr := range p.LoadBalancers {
@@ -187,18 +188,19 @@ type contest struct {
 
 // claim adds a Service port's claim to a frontend or replaces it. The claim of a port that is
 // not served programs nothing.
-func (fr *familyRules) claim(wanted wantedFrontend, port *portState) {
+func (fr *familyRules) claim(wanted *wantedFrontend, port *portState) {
 	state := fr.frontends[wanted.Frontend]
 	if state == nil {
 		state = &frontendState{Frontend: wanted.Frontend}
 		fr.frontends[wanted.Frontend] = state
 	}
+	wanted.state = state
 	var before *portState
 	if first := state.claims.first(); first != nil {
 		before = first.port
 	}
 	losers := state.claims.losers()
-	state.claims.set(port, wanted)
+	state.claims.set(port, *wanted)
 	fr.standing += state.claims.losers() - losers
 	if before != nil && before != port || losers > 0 {
 		changed := fr.contest(state, before).changed
@@ -210,8 +212,7 @@ func (fr *familyRules) claim(wanted wantedFrontend, port *portState) {
 }
 
 // unclaim removes a Service port's claim to a frontend.
-func (fr *familyRules) unclaim(f tracker.Frontend, port *portState) {
-	state := fr.frontends[f]
+func (fr *familyRules) unclaim(state *frontendState, port *portState) {
 	served := state.claims.first().port == port
 	losers := state.claims.losers()
 	if served && losers > 0 {
@@ -226,7 +227,7 @@ func (fr *familyRules) unclaim(f tracker.Frontend, port *portState) {
 		fr.program(state)
 	}
 	if state.claims.Len() == 0 {
-		delete(fr.frontends, f)
+		delete(fr.frontends, state.Frontend)
 		delete(fr.contests, state)
 	}
 }

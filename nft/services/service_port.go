@@ -127,8 +127,8 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 		return
 	}
 	for _, wanted := range port.frontends {
-		if state := fr.frontends[wanted.Frontend]; state.claims.first().port == port {
-			fr.program(state)
+		if wanted.state.claims.first().port == port {
+			fr.program(wanted.state)
 		}
 	}
 }
@@ -149,11 +149,11 @@ func (fr *familyRules) changeClaims(port *portState, before []wantedFrontend) {
 	}
 	for _, wanted := range before {
 		if !kept[wanted.Frontend] {
-			fr.unclaim(wanted.Frontend, port)
+			fr.unclaim(wanted.state, port)
 		}
 	}
-	for _, wanted := range port.frontends {
-		fr.claim(wanted, port)
+	for i := range port.frontends {
+		fr.claim(&port.frontends[i], port)
 	}
 }
 
@@ -180,7 +180,7 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	}
 	fr.forgetPort(port)
 	for _, wanted := range port.frontends {
-		fr.unclaim(wanted.Frontend, port)
+		fr.unclaim(wanted.state, port)
 	}
 	fr.setClusterIP(port.current.ClusterIP, netip.Addr{})
 	fr.setOnNode(port, nil)
