@@ -35,10 +35,17 @@ type setting struct {
 	limits limits
 }
 
+// becomes is what a Service port is to become, or what it stays.
+func (p *portState) becomes() setting {
+	if p.wanted.ServicePort == nil {
+		return setting{p.current, p.limits}
+	}
+	return p.wanted
+}
+
 // A jointGroup is ports of a Service that have the same endpoints.
 type jointGroup struct {
 	ports   []*portState
-	wanted  []setting
 	targets map[uint16]uint16 // the port of the endpoints, by the port that connections go to
 	places  int               // elements of direct lists
 	list    *jointList
@@ -123,7 +130,7 @@ func (fr *familyRules) join(key serviceKey) {
 	}
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		if port.wanted.ServicePort == nil && port.left != port.joint {
-			fr.setPort(port, setting{port.current, port.limits})
+			fr.setPort(port, port.becomes())
 		}
 		port.left = nil
 	}
@@ -133,32 +140,26 @@ func (fr *familyRules) join(key serviceKey) {
 // hash, or if their ports differ.
 func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 	type listPair struct{ cluster, local endpointListID }
-	type candidate struct {
-		*portState
-		setting
-	}
-	var candidates []candidate
+	var candidates []*portState
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		s := port.wanted
-		if s.ServicePort == nil {
-			s = setting{port.current, port.limits}
-		}
-		if s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
-			candidates = append(candidates, candidate{port, s})
+		if s := port.becomes(); s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
+			candidates = append(candidates, port)
 		}
 	}
-	slices.SortFunc(candidates, func(a, b candidate) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(candidates, func(a, b *portState) int { return byID(a.becomes().ServicePort, b.becomes().ServicePort) })
 	known := make(map[listPair][]*jointGroup)
-	for _, c := range candidates {
-		s := c.setting
+	for _, port := range candidates {
+		s := port.becomes()
 		of := listPair{listID(s.Cluster), listID(s.Local)}
-		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
+		alike := known[of]
+		fits := slices.IndexFunc(alike, func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
-			fits = len(known[of])
-			g := &jointGroup{targets: make(map[uint16]uint16)}
-			known[of], groups = append(known[of], g), append(groups, g)
+			fits = len(alike)
+			g := &jointGroup{targets: make(map[uint16]uint16, len(candidates)/(len(groups)+1))}
+			alike, groups = append(alike, g), append(groups, g)
+			known[of] = alike
 		}
-		known[of][fits].add(c.portState, s)
+		alike[fits].add(port, s)
 	}
 	return groups
 }
@@ -171,13 +172,13 @@ func (g *jointGroup) fits(s setting) bool {
 			return false
 		}
 	}
-	return slices.Equal(g.wanted[0].ClusterWeights, s.ClusterWeights) &&
-		slices.Equal(g.wanted[0].LocalWeights, s.LocalWeights)
+	first := g.ports[0].becomes()
+	return slices.Equal(first.ClusterWeights, s.ClusterWeights) && slices.Equal(first.LocalWeights, s.LocalWeights)
 }
 
 // add adds a port to the group.
 func (g *jointGroup) add(port *portState, s setting) {
-	g.ports, g.wanted = append(g.ports, port), append(g.wanted, s)
+	g.ports = append(g.ports, port)
 	g.targets[s.Port] = s.TargetPort
 	if s.NodePort != 0 {
 		g.targets[s.NodePort] = s.TargetPort
@@ -204,7 +205,8 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 	if fr.adopted == nil {
 		return nil
 	}
-	for _, s := range g.wanted {
+	for _, port := range g.ports {
+		s := port.becomes()
 		for _, wanted := range frontendsOf(s.ServicePort) {
 			element, ok := fr.adoptedElement(s.ID, wanted.Frontend)
 			if !ok || element.Verdict == nil {
@@ -231,7 +233,8 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 
 // newJoint makes a list for a group. It begins with the order in which the first port has the endpoints.
 func (fr *familyRules) newJoint(g *jointGroup) *jointList {
-	id, first := g.wanted[0].ID, g.ports[0]
+	first := g.ports[0]
+	id := first.becomes().ID
 	identity := "joint list " + id.String()
 	has := func(l *jointList) bool { return fr.numbers[l.Number] == identity }
 	for slices.ContainsFunc(fr.joints[serviceOf(id)], has) {
@@ -243,10 +246,10 @@ func (fr *familyRules) newJoint(g *jointGroup) *jointList {
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the target ports of its ports.
 func (fr *familyRules) setJoint(g *jointGroup) {
-	like := g.wanted[0]
+	like := g.ports[0].becomes()
 	fr.lists.SetJoint(g.list.Joint, like.ServicePort, like.limits.method(like.ServicePort), g.targets)
 	var sticky [2][]netip.AddrPort
-	if slices.ContainsFunc(g.wanted, func(s setting) bool { return s.Affinity != 0 }) {
+	if slices.ContainsFunc(g.ports, func(p *portState) bool { return p.becomes().Affinity != 0 }) {
 		sticky = [2][]netip.AddrPort{like.Cluster, like.Local}
 	}
 	fr.setJointMembers(g.list, like.ID.Namespace, sticky)
