@@ -32,13 +32,12 @@ func NewView() *View {
 func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tracker.Frontend, tracker.PortID)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for at := range r.TouchedFrontends() {
+	for at, now := range r.TouchedFrontends() {
 		var before services.Reached
 		held := v.frontends[at]
 		if held != nil {
 			before = *held
 		}
-		now, known := r.Reached(at)
 		if lost != nil && before.Port != now.Port && before.Port != (tracker.PortID{}) {
 			lost(at, before.Port)
 		}
@@ -49,7 +48,7 @@ func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tra
 			v.resets++
 		}
 		switch {
-		case !known:
+		case now.Port == (tracker.PortID{}):
 			delete(v.frontends, at)
 		case held != nil:
 			*held = now

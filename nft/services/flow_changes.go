@@ -61,14 +61,8 @@ type Reached struct {
 	Reset bool
 }
 
-// Reached returns what is reached at a frontend; false if there is nothing.
-func (r *Ruleset) Reached(at tracker.Frontend) (reached Reached, known bool) {
-	family := r.families[at.Family()]
-	if family == nil || family.frontends[at] == nil {
-		return reached, false
-	}
-	shown := &family.frontends[at].shown
-	return Reached{Port: shown.id, Serving: shown.serving, Reset: shown.reset}, true
+func (s *frontendState) reached() Reached {
+	return Reached{Port: s.shown.id, Serving: s.shown.serving, Reset: s.shown.reset}
 }
 
 // HasClusterIP reports whether addr is the cluster IP of a Service.
@@ -84,13 +78,13 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 // ServiceCIDRs returns the ranges of the Service CIDRs in the families that are served.
 func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
 
-// TouchedFrontends returns the frontends that have come, gone or got other endpoints since
-// Committed, some of them more than once: the frontends for which Reached may answer otherwise.
-func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
-	return func(yield func(tracker.Frontend) bool) {
+// TouchedFrontends returns the frontends that have come, gone or got other endpoints since Committed, and what is
+// reached there now. Of one that comes more than once the last value counts.
+func (r *Ruleset) TouchedFrontends() iter.Seq2[tracker.Frontend, Reached] {
+	return func(yield func(tracker.Frontend, Reached) bool) {
 		for _, family := range r.families {
 			for _, state := range family.touchedFrontends {
-				if !yield(state.Frontend) {
+				if !yield(state.Frontend, state.reached()) {
 					return
 				}
 			}

@@ -25,16 +25,12 @@ func newServed() served {
 }
 
 func (s *served) follow(r *Ruleset) (looked int) {
-	for f := range r.TouchedFrontends() {
+	for f, reached := range r.TouchedFrontends() {
 		looked++
 		delete(s.endpoints, f)
 		delete(s.owners, f)
-		reached, known := r.Reached(f)
 		if reached.Port != (tracker.PortID{}) {
-			s.owners[f] = reached.Port
-		}
-		if known {
-			s.endpoints[f] = reached.Serving.All()
+			s.owners[f], s.endpoints[f] = reached.Port, reached.Serving.All()
 		}
 	}
 	for addr := range r.TouchedClusterIPs() {
@@ -109,9 +105,9 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 		}
 		p := port(3, 2)
 		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{p}})
-		want := []tracker.Frontend{{Address: p.ClusterIP, Protocol: tracker.UDP, Port: 53}}
-		if got := slices.Collect(r.TouchedFrontends()); !slices.Equal(got, want) {
-			t.Errorf("%d Services: touched %v, want %v", services, got, want)
+		at := tracker.Frontend{Address: p.ClusterIP, Protocol: tracker.UDP, Port: 53}
+		if got := maps.Collect(r.TouchedFrontends()); len(got) != 1 || got[at].Port != p.ID {
+			t.Errorf("%d Services: touched %v, want %v of %v", services, got, at, p.ID)
 		}
 		if got := slices.Collect(r.TouchedClusterIPs()); len(got) != 0 {
 			t.Errorf("%d Services: touched cluster IPs %v", services, got)
