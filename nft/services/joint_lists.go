@@ -142,11 +142,14 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 	type listPair struct{ cluster, local endpointListID }
 	var candidates []*portState
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		if s := port.becomes(); s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
+		s := port.becomes()
+		if s.limits.hash(s.ServicePort) == layout.NoHash && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
 			candidates = append(candidates, port)
 		}
 	}
-	slices.SortFunc(candidates, func(a, b *portState) int { return byID(a.becomes().ServicePort, b.becomes().ServicePort) })
+	slices.SortFunc(candidates, func(a, b *portState) int {
+		return byID(a.becomes().ServicePort, b.becomes().ServicePort)
+	})
 	known := make(map[listPair][]*jointGroup)
 	for _, port := range candidates {
 		s := port.becomes()
