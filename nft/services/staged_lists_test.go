@@ -101,6 +101,84 @@ func TestLongChangeIsStaged(t *testing.T) {
 	checkLists(t, r, 8009)
 }
 
+// TestChangeOfOneSizeIsInPlace: if a slot table keeps its size, only the slots that differ are written, a bounded
+// number at a time. Meanwhile each slot names an endpoint that is wanted, also after a restart, a refused commit or one
+// more change. Nothing but slots changes.
+func TestChangeOfOneSizeIsInPlace(t *testing.T) {
+	worlds, tables := make([]tracker.Delta, 4), make([][]string, 4)
+	for i, n := range []int{41, 48, 56, 64} { // and one leaves with each change
+		worlds[i] = maglevWorld(cluster(1, n))
+		for _, p := range worlds[i].Changed {
+			p.Cluster = p.Cluster[i:]
+			p.Serving = p.Cluster
+		}
+		final := NewRuleset(testConfig())
+		final.Apply(worlds[i])
+		if tables[i] = chosen(t, final); len(tables[i]) != 8009 {
+			t.Fatalf("%d endpoints have %d slots", n, len(tables[i]))
+		}
+	}
+	r := NewRuleset(testConfig())
+	r.Apply(worlds[0])
+	r.Committed()
+	shown := 0 // the world whose endpoints are wanted
+	look := func() (elements int) {
+		batch := r.Changes()
+		elements = batch.ElementCount()
+		if elements > 2*stagedFrom || len(batch.Ops) > 2 {
+			t.Fatalf("a commit has %d operations and %d elements", len(batch.Ops), elements)
+		}
+		checkLists(t, r, 8009)
+		for slot, ep := range chosen(t, r) {
+			if !slices.Contains(tables[shown], ep) {
+				t.Fatalf("slot %d names %s, which has left", slot, ep)
+			}
+		}
+		return elements
+	}
+	apply := func(world int) {
+		shown = world
+		if r.Apply(worlds[world]); !r.Unfinished() {
+			t.Fatal("the change is not staged")
+		}
+	}
+	finish := func() (elements int) {
+		for elements = look(); r.Unfinished(); elements += look() {
+			r.Committed()
+			r.Apply(tracker.Delta{})
+		}
+		r.Committed()
+		if got := chosen(t, r); !slices.Equal(got, tables[shown]) {
+			t.Fatal("in the end slots differ from those of a new ruleset")
+		}
+		return elements
+	}
+
+	apply(1)
+	restarted := NewRuleset(testConfig())
+	restarted.Adopt(r.Want())
+	restarted.Apply(worlds[1])
+	if got := chosen(t, restarted); !slices.Equal(got, tables[1]) {
+		t.Error("slots differ after a restart")
+	}
+	differing := 0
+	for slot, ep := range tables[0] {
+		if ep != tables[1][slot] {
+			differing++
+		}
+	}
+	if got := finish(); got < 2*differing || got > 2*differing*11/10 { // slots of the endpoint that left can change twice
+		t.Errorf("%d slots change in %d elements", differing, got)
+	}
+	apply(2)
+	look()
+	r.Apply(tracker.Delta{}) // the commit was refused
+	look()
+	r.Committed()
+	apply(3)
+	finish()
+}
+
 // checkLists fails if the maps of shared lists hold another number of elements.
 func checkLists(t *testing.T, r *Ruleset, want int) {
 	t.Helper()

@@ -7,12 +7,13 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
-// A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must
-// not find half of it. So a long change is staged: the new table is written under another number, some elements with
-// each commit, while packets find the old one. One commit makes the chain use the new table, and the commits after that
-// remove the old one. Meanwhile changes of other Services are committed as always.
+// A slot table is up to 65,521 elements, which the kernel takes a second for. So a long change is staged: some elements
+// with each commit. If the table changes its size, packets must not find half of the new one: it is written under
+// another number, while packets find the old one. One commit makes the chain use the new table, and the commits after
+// that remove the old one. If the size stays, slots that differ are changed in place: each names an endpoint of want
+// before and after. Meanwhile changes of other Services are committed as always.
 type staged struct {
-	want    Places // what is being written to the other table; zero: nothing
+	want    Places // what is being written; zero: nothing
 	written int    // of want
 	// held is how many elements stand in each table: from index 0 on, whatever they are.
 	held [2]int
@@ -35,8 +36,8 @@ func (w *Writer) stages(h *half, want Places) bool {
 	return differing > w.settings.StagedFrom
 }
 
-// meanwhile is what packets find until want stands in the other table: what is shown, without the endpoints that have
-// left. Where nothing is shown yet, endpoints are chosen by chance.
+// meanwhile is what packets find before want is written: what is shown, without the endpoints that have left. Where
+// nothing is shown yet, endpoints are chosen by chance.
 func meanwhile(shown, want Places) Places {
 	if shown.slots == nil || want.Len() == 0 {
 		return Places{Endpoints: want.Endpoints, target: want.target}
@@ -78,21 +79,33 @@ func (w *Writer) Advance(n int, work map[string]int) {
 
 // advanceHalf is Advance for one of the two lists.
 func (w *Writer) advanceHalf(s *Shared, h *half, n int) int {
-	set := layout.ListsMap(s.Number, s.id.Protocol)
-	if st := &h.staged; st.want.Len() > 0 {
-		other, each := h.table.Other(), 1
-		if st.written < st.held[other] { // what is replaced is removed and added
-			each = 2
+	set, st := layout.ListsMap(s.Number, s.id.Protocol), &h.staged
+	if st.want.Len() > 0 {
+		table, inPlace := h.table.Other(), len(st.want.slots) == len(h.shown.slots)
+		if inPlace {
+			table = h.table
 		}
-		to := min(st.want.Len(), st.written+n/each)
-		w.writeFrom(set, layout.ListKey(s.Number, h.local, other), s.comment, st.want, st.written, to)
-		n -= each * (to - st.written)
-		st.written, st.held[other] = to, max(st.held[other], to)
-		if to < st.want.Len() {
+		w.differing = w.differing[:0]
+		for ; st.written < st.want.Len() && n > 1; st.written++ { // what is replaced is removed and added
+			i := st.written
+			if inPlace {
+				if h.shown.slots[i] == st.want.slots[i] {
+					continue
+				}
+				h.shown.slots[i] = st.want.slots[i]
+			}
+			if n--; i < st.held[table] {
+				n--
+			}
+			w.differing = append(w.differing, i)
+		}
+		w.put(set, layout.ListKey(s.Number, h.local, table), s.comment, st.want)
+		st.held[table] = max(st.held[table], st.written)
+		if st.written < st.want.Len() {
 			return n
 		}
-		h.table, h.shown, st.want, st.written = other, st.want, Places{}, 0
-		st.switched = true
+		st.switched = st.switched || table != h.table
+		h.table, h.shown, st.want, st.written = table, st.want, Places{}, 0
 		w.choose(s, h)
 	}
 	if h.staged.switched {

@@ -49,15 +49,6 @@ func (w *Writer) Write(set, key, comment string, have, want Places) {
 	}
 }
 
-// writeFrom writes the elements of a list from one index to another, which is not included.
-func (w *Writer) writeFrom(set, key, comment string, list Places, from, to int) {
-	w.differing = w.differing[:0]
-	for i := from; i < to; i++ {
-		w.differing = append(w.differing, i)
-	}
-	w.put(set, key, comment, list)
-}
-
 // put writes the elements of a list whose indexes stand in w.differing. Keys and data are parts of one string: one
 // allocation instead of two for each endpoint.
 func (w *Writer) put(set, key, comment string, list Places) {
