@@ -23,11 +23,17 @@ type timed struct {
 	*kernel.Client
 	before func()
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	measured
+}
+
+// measured is what was measured of commits.
+type measured struct {
 	commits  int
 	elements int // the most of one commit
 	lookups  int // as elements: rules that look up an affinity map
 	longest  time.Duration
+	cpu      time.Duration
 }
 
 func (k *timed) Commit(ctx context.Context, batch nft.Batch) error {
@@ -35,22 +41,22 @@ func (k *timed) Commit(ctx context.Context, batch nft.Batch) error {
 	k.commits++
 	k.mu.Unlock()
 	k.before()
-	began := time.Now()
+	began, cpu := time.Now(), ThreadTime()
 	err := k.Client.Commit(ctx, batch)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.cpu += ThreadTime() - cpu
 	k.longest, k.elements = max(k.longest, time.Since(began)), max(k.elements, batch.ElementCount())
 	k.lookups = max(k.lookups, lookups(batch))
 	return err
 }
 
-// measured returns what was measured since the last call, for tests whose loop goes on.
-func (k *timed) measured() (commits, elements, lookups int, longest time.Duration) {
+// take returns what was measured since the last call, for tests whose loop goes on.
+func (k *timed) take() (m measured) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	commits, elements, lookups, longest = k.commits, k.elements, k.lookups, k.longest
-	k.commits, k.elements, k.longest, k.lookups = 0, 0, 0, 0
-	return commits, elements, lookups, longest
+	m, k.measured = k.measured, measured{}
+	return m
 }
 
 // TestLargeDifferenceAtStart starts a loop over the tables of an earlier one, after all endpoints of 2,000 Services

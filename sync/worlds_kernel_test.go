@@ -171,7 +171,7 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 		t.Skip("takes minutes, and more with the race detector")
 	}
 	thousand := lab.Addresses(netip.MustParseAddr("10.8.0.1"), 1000)
-	var quiet time.Duration
+	var quiet roundTime
 	for _, w := range []loudWorld{
 		{"quiet", func(*testing.T, *loudCluster) {}, func(*testing.T, *loudCluster, int) {}, friendlyTwin{}},
 		{"300 slices of one port", func(t *testing.T, c *loudCluster) {
@@ -339,10 +339,16 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 	}
 }
 
+// A roundTime is the CPU time of a round.
+type roundTime struct {
+	all     time.Duration // tracker, loop and kernel
+	commits time.Duration // the kernel's work, and the encoding of batches
+}
+
 // testLoudWorld compares a world with its twin: what a round takes above that of the first world, which is quiet.
-func testLoudWorld(t *testing.T, w loudWorld, quiet *time.Duration) {
+func testLoudWorld(t *testing.T, w loudWorld, quiet *roundTime) {
 	// Each is a test of its own, so that the first one's loop ends before the second one is measured.
-	var loud, friend time.Duration
+	var loud, friend roundTime
 	t.Run("loud", func(t *testing.T) { loud = testNeighbourOfLoudWorld(t, w, 100) })
 	if w.twin.services == 0 {
 		*quiet = loud
@@ -352,12 +358,13 @@ func testLoudWorld(t *testing.T, w loudWorld, quiet *time.Duration) {
 	t.Run("twin", func(t *testing.T) {
 		friend = testNeighbourOfLoudWorld(t, loudWorld{change: w.twin.change}, rounds)
 	})
-	times := float64(loud-*quiet) / float64(friend-*quiet)
-	t.Logf("CPU time of a round: %v, %.2f times that of the friendly twin", loud, times)
+	twin := float64(friend.all - quiet.all)
+	t.Logf("CPU time of a round: %v, %.2f times that of the friendly twin; its commits alone: %v, %.2f times", loud.all,
+		float64(loud.all-quiet.all)/twin, loud.commits, float64(loud.commits-quiet.commits)/twin)
 }
 
-// testNeighbourOfLoudWorld returns the CPU time of tracker, loop and kernel for a round.
-func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Duration {
+// testNeighbourOfLoudWorld returns the CPU time of a round.
+func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 	lab.New(t)
 	tr, queue := tracker.New(tracker.Config{NodeName: "node"}), NewQueue()
 	calm := func(i int) {
@@ -377,7 +384,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Durati
 	runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
 		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
 	<-reports
-	k.measured() // the start
+	k.take() // the start
 	process, thread := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID), ThreadTime()
 	c.tracked = 0
 	var waits []time.Duration
@@ -396,18 +403,18 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Durati
 	}
 	// Without what the test itself has taken on its thread, which lab.New has locked.
 	took := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID) - process - (ThreadTime() - thread) + c.tracked
-	commits, elements, lookups, longest := k.measured()
+	m := k.take()
 	slices.Sort(waits)
 	t.Logf("a neighbour waits %v in the median, %v in 9 of 10, %v at most; the longest of %d commits took %v, "+
 		"the largest had %d elements; a round takes %v of CPU time", waits[rounds/2], waits[rounds*9/10], waits[rounds-1],
-		commits, longest, elements, took/time.Duration(rounds))
-	if lookups > 2 { // for each the kernel goes through the affinity map
-		t.Errorf("a commit writes %d rules that look up an affinity map", lookups)
+		m.commits, m.longest, m.elements, took/time.Duration(rounds))
+	if m.lookups > 2 { // for each the kernel goes through the affinity map
+		t.Errorf("a commit writes %d rules that look up an affinity map", m.lookups)
 	}
-	if elements > c.most {
-		t.Errorf("a commit has %d elements", elements)
+	if m.elements > c.most {
+		t.Errorf("a commit has %d elements", m.elements)
 	}
-	return took / time.Duration(rounds)
+	return roundTime{took / time.Duration(rounds), m.cpu / time.Duration(rounds)}
 }
 
 func cputime(t *testing.T, clock int32) time.Duration {
