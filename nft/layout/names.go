@@ -13,13 +13,13 @@ import (
 const (
 	ServicesMap          = "services"
 	NodePortsMap         = "node-ports"
+	BeforeNodePortsSet   = "before-node-ports" // frontends at addresses where node ports are served, too
 	NodePortAddressesSet = "node-port-addresses"
 	ClusterIPsSet        = "cluster-ips"
 	ServiceCIDRsSet      = "service-cidrs"
 	HairpinSet           = "hairpin"
-	MembersSet           = "members"           // endpoints that affinity entries may name
-	PingedSet            = "pinged"            // addresses that answer echo requests; exists while there are some
-	BeforeNodePortsSet   = "before-node-ports" // frontends at addresses where node ports are served, too
+	MembersSet           = "members" // endpoints that affinity entries may name
+	PingedSet            = "pinged"  // addresses that answer echo requests; exists while there are some
 	AffinityFrontendsMap = "frontends-with-affinity"
 	AffinityNodePortsMap = "node-ports-with-affinity"
 	AffinityPrefix       = "affinity-" // of affinity maps, and in the names of chains before a number

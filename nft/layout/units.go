@@ -56,7 +56,9 @@ func (u Units) OfElement(set, key string) change.Unit {
 	case set == NodePortsMap || set == AffinityNodePortsMap || lists.NodePort:
 		return u.ofFrontend(NodePortsMap, key[:nodePortKeyLen])
 	case set == ServicesMap || set == AffinityFrontendsMap || set == BeforeNodePortsSet || isLists:
-		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.want.Family)+nodePortKeyLen])
+		unit := u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.want.Family)+nodePortKeyLen])
+		unit.Whole = set != BeforeNodePortsSet // comes first: the node port that it hides is of another unit
+		return unit
 	case strings.HasPrefix(set, RangesPrefix):
 		return change.Unit{Name: unitName("source ranges", binary.NativeEndian.Uint32([]byte(key)))}
 	case set == MembersSet:

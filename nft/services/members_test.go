@@ -181,6 +181,36 @@ func TestMembersOfSharedListInParts(t *testing.T) {
 	}
 }
 
+// TestStickyNodePortInParts: node ports are served at an address of a load balancer since a restart that goes in parts.
+// Before connections to the address get into what updates affinity maps of a node port with its number, the address is
+// kept apart from the node port.
+func TestStickyNodePortInParts(t *testing.T) {
+	sticky, other := affinePort(1, 3), affinePort(2, 3)
+	other.Affinity, other.LoadBalancers = 0, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+	published := *sticky
+	published.NodePort = other.Port
+	for _, before := range []*tracker.ServicePort{sticky, &published} {
+		old, r, applied := NewRuleset(testConfig()), NewRuleset(testConfig()), nft.Tables{}
+		old.Apply(changed(before, other))
+		mustApply(t, applied, change.Diff(nil, old.Want()))
+		r.Adopt(applied)
+		r.SetNodePortAddresses(other.LoadBalancers)
+		r.Apply(changed(&published, other))
+		r.Found(applied)
+		for behind := true; behind; behind = r.Behind() {
+			r.Advance(1)
+			mustApply(t, applied, r.Changes())
+			r.Committed()
+			table := applied[nft.IP]
+			_, served := table.Sets[layout.NodePortAddressesSet].Map[nft.AddrKey(other.LoadBalancers[0])]
+			updates := table.Sets[layout.AffinityNodePortsMap].Map
+			if len(table.Sets[layout.BeforeNodePortsSet].Map) == 0 && served && len(updates) > 0 {
+				t.Fatal("connections to the load balancer are taken for some to the node port")
+			}
+		}
+	}
+}
+
 // TestNumberOfStickyNodePort sends packets to Services that have a port with the number of a node port with session
 // affinity: they are none of its connections.
 func TestNumberOfStickyNodePort(t *testing.T) {

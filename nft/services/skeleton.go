@@ -67,11 +67,11 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	}
 	sets = append(sets, []*nft.Set{
 		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
+		{Name: layout.BeforeNodePortsSet, Key: frontend}, // before the addresses where it hides node ports
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
 		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr}},
-		{Name: layout.BeforeNodePortsSet, Key: frontend},
 		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
 	}...)
