@@ -131,7 +131,7 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 			}
 			d.Removed[h.ID] = true
 			return
-		case h != nil && h.Equal(w):
+		case h == w || h != nil && h.Equal(w):
 			want[at] = h
 		default:
 			d.Changed = append(d.Changed, w)

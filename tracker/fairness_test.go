@@ -416,6 +416,31 @@ func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {
 	}
 }
 
+// TestManyPortsWaitForTheirFirstEndpoint: ports whose Service waits for its first endpoint are not handed out, and
+// neither are those that a step has left no room for. A further step does not work them out again.
+func TestManyPortsWaitForTheirFirstEndpoint(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints(0)))
+	})
+	tr.Charge("shop", time.Hour)
+	must(t, tr.SetSlice(withEndpoints(1)))
+	if d := tr.Take(); len(d.Changed) > 0 {
+		t.Errorf("%d of 40 ports change while their endpoint waits", len(d.Changed))
+	}
+	now = now.Add(2 * shareOfTime * time.Hour)
+	mostWork = 10
+	first := len(tr.Take().Changed)
+	if first == 0 || first > 10 {
+		t.Fatalf("%d of 40 ports are handed out in a step of 10 elements", first)
+	}
+	if n := testing.AllocsPerRun(1, func() { tr.Take() }); n > 40 { // one of each port that waits would be more
+		t.Errorf("a Take makes %v allocations for ports of which most wait", n)
+	}
+}
+
 // TestManyPortsLoseTheLastEndpointInSteps: when many ports that share their endpoints get the first one or lose the
 // last one, all their frontends change, in steps.
 func TestManyPortsLoseTheLastEndpointInSteps(t *testing.T) {
@@ -712,6 +737,30 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	}
 	if takes < 6 { // the ports share the endpoints
 		t.Errorf("6,000 elements are removed in %d steps", takes)
+	}
+}
+
+// TestPortsWithoutEndpointsGoInSteps: the ports of a deleted Service without endpoints all give way to others at once,
+// and go in steps.
+func TestPortsWithoutEndpointsGoInSteps(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts, func(s *corev1.Service) {
+			s.Spec.Type, s.Status.LoadBalancer.Ingress = corev1.ServiceTypeClusterIP, nil
+		})))
+		must(t, tr.SetSlice(withEndpoints(0)))
+	})
+	mostWork = 20
+	tr.DeleteService("shop", "web")
+	d := tr.Take()
+	if len(d.Removed) == 0 || len(d.Removed) > mostWork || len(d.Changed)+len(d.Removed) != 40 {
+		t.Errorf("the first step of 20 elements removes %d of 40 ports, and %d change", len(d.Removed), len(d.Changed))
+	}
+	for removed := len(d.Removed); removed < 40; removed += len(d.Removed) {
+		if d = tr.Take(); len(d.Removed) == 0 || len(d.Removed) > mostWork {
+			t.Fatalf("after %d of 40 ports, %d are removed at once", removed, len(d.Removed))
+		}
 	}
 }
 

@@ -57,7 +57,9 @@ func (t *Tracker) takeRemoved(removed []*entry, s *stepper, now time.Time) (left
 		switch {
 		case e.service != nil || len(e.out) == 0:
 			continue // it has come back, or was taken before
-		case s.left <= 0 && e.out[0].Leaving:
+		}
+		s.again = !slices.ContainsFunc(e.out, func(p *ServicePort) bool { return !p.Leaving })
+		if s.left <= 0 && s.again {
 			left = append(left, e)
 			continue
 		}
@@ -86,7 +88,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 			left = append(left, e)
 			continue
 		}
-		if e.want == nil {
+		if s.again = e.want != nil; !s.again {
 			e.want = t.resolve(e)
 		}
 		ports, done := s.step(e.out, e.want)

@@ -11,8 +11,9 @@ import (
 // A stepper turns the ports of a Service that Take has handed out into the wanted ones, a bounded number of elements at
 // a time. Each step leads to a valid state of the Service. What goes, goes first.
 type stepper struct {
-	left int  // elements; may become negative
-	adds bool // whether it may add anything
+	left  int  // elements; may become negative
+	adds  bool // whether it may add anything
+	again bool // a step to the same ports was taken before: each has given up what cannot wait
 
 	sharing map[listID]int             // how many ports of a Service have these lists, where they share them
 	moved   map[[2]listID]*ServicePort // what the first of them has become
@@ -83,6 +84,9 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 // portOfService is port for one of the ports of a Service. What shares its lists with others moves with them: the lists
 // cost what they cost once.
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
+	if have == want {
+		return want
+	}
 	if have != nil && want != nil && !have.is(want) { // it comes when the other one has gone
 		if left := s.portOfService(have, nil); left != nil {
 			return left
@@ -217,7 +221,7 @@ func (s *stepper) writes(have, want *ServicePort) int {
 func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bool) {
 	done = true
 	s.findSharing(have, want)
-	var pairs [][2]*ServicePort
+	pairs := make([][2]*ServicePort, 0, max(len(have), len(want)))
 	eachPair(have, want, byID, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
 	next := make([]*ServicePort, len(pairs))
 	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
@@ -263,7 +267,12 @@ func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
 }
 
 // byID compares ports.
-func byID(p, q *ServicePort) int { return p.ID.Compare(q.ID) }
+func byID(p, q *ServicePort) int {
+	if p == q {
+		return 0
+	}
+	return p.ID.Compare(q.ID)
+}
 
 // eachPair calls f for each element of two sorted lists, with the zero value where a list has no such element.
 func eachPair[T any](have, want []T, compare func(h, w T) int, f func(h, w T)) {
@@ -292,6 +301,8 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	switch {
 	case have == want:
 		return want
+	case have != nil && s.waits(have, want):
+		return have
 	case want == nil:
 		return s.remove(have)
 	case have != nil && (s.left <= 0 || !s.adds): // no walk through endpoints: there may be many such ports
@@ -314,6 +325,21 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	return s.change(have, want)
 }
 
+// waits reports whether a port stays as it is: nothing may be written now, and it has nothing that it must not keep.
+func (s *stepper) waits(have, want *ServicePort) bool {
+	switch {
+	case s.left <= 0 && s.again:
+		return true
+	case want == nil || s.left > 0 && (s.adds || !have.givesUpNothing(want)):
+		return false
+	}
+	but := *want
+	if s.left <= 0 || want.HasEndpoints {
+		but.HasEndpoints = have.HasEndpoints
+	}
+	return have.EqualBesideEndpoints(&but)
+}
+
 // is reports whether q is a later value of p, and not another port with its ID.
 func (p *ServicePort) is(q *ServicePort) bool {
 	return p.UID == q.UID && p.ClusterIP == q.ClusterIP && p.Port == q.Port
@@ -325,11 +351,11 @@ func (s *stepper) remove(have *ServicePort) *ServicePort {
 	leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
 	bare, size := s.bare(&leaving), s.writes(have, nil)
 	switch {
+	case s.left <= 0:
+		return &leaving
 	case size <= s.left || leaving.Equal(bare):
 		s.left -= size
 		return nil
-	case s.left <= 0:
-		return &leaving
 	}
 	removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
 	next := removing.change(&leaving, bare)
@@ -371,7 +397,8 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		next.HealthCheckNodePort = 0
 	}
 	next.LocalReady = want.LocalReady
-	if left > 0 { // it decides what frontends without endpoints do
+	// It decides what frontends without endpoints do. That they drop packets, and do not refuse connections, can wait.
+	if left > 0 && (s.adds || !want.HasEndpoints) {
 		next.HasEndpoints = want.HasEndpoints
 	}
 
@@ -402,8 +429,8 @@ func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
 	if p.InternalLocal != want.InternalLocal || p.ExternalLocal != want.ExternalLocal || p.Settings != want.Settings {
 		cluster, local = want.mayServe()
 	}
-	return p.TargetPort == want.TargetPort && slices.Equal(p.LeftOut, want.LeftOut) && within(p.Cluster, cluster) &&
-		within(p.Local, local) && within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
+	return (p.TargetPort == want.TargetPort || !p.hasEndpoints()) && slices.Equal(p.LeftOut, want.LeftOut) &&
+		within(p.Cluster, cluster) && within(p.Local, local) && within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
 }
 
 // mayServe returns which endpoints may serve for the cluster-wide list, and for the list of this node, of a port that
