@@ -17,17 +17,22 @@ import (
 // measureWorst measures worst cases, each beside its friendly twin. What worlds cost that stand still is measured by
 // BenchmarkWorlds of nft/services.
 func (o *options) measureWorst(c *comparison) error {
-	for _, of := range []struct {
+	type measurement struct {
 		name    string
 		measure func(*comparison) error
-	}{
+	}
+	all := []measurement{
 		{"one range changes", o.measureRangeChange},
 		{"connections", o.measureFlows},
 		{"clients with affinity", o.measureAffinity},
 		{"flaps", o.measureFairness},
 		{"SIGTERM", o.measureFarewell},
 		{"usual log", o.measureLog},
-	} {
+	}
+	for _, t := range o.tenants() {
+		all = append(all, measurement{t.name, func(c *comparison) error { return o.measureTenant(c, t) }})
+	}
+	for _, of := range all {
 		if !o.wanted(of.name) {
 			continue
 		}

@@ -35,6 +35,7 @@ type seen struct {
 	start  time.Duration
 	lags   []time.Duration // of the neighbour's changes
 	commit time.Duration   // the mean of a commit
+	busy   float64         // CPU seconds of kube-nft in a second
 }
 
 // play starts kube-nft and changes the neighbour for d at least, while something happens. after looks at the
@@ -63,6 +64,11 @@ func (o *options) play(s *scene, d time.Duration, after func(*live) error) (r *s
 	if s.rate > 0 {
 		stop = meanwhile(s.rate, func(n int) { s.happen(l, n) })
 	}
+	began := time.Now()
+	used, err := l.daemon.cpu()
+	if err != nil {
+		return nil, err
+	}
 	before, err := l.commits()
 	if err == nil {
 		r.lags, err = l.neighbourFor(d)
@@ -80,6 +86,11 @@ func (o *options) play(s *scene, d time.Duration, after func(*live) error) (r *s
 	if err != nil {
 		return nil, err
 	}
+	total, err := l.daemon.cpu()
+	if err != nil {
+		return nil, err
+	}
+	r.busy = (total - used).Seconds() / time.Since(began).Seconds()
 	r.commit = time.Duration((now.seconds - before.seconds) / max(1, now.number-before.number) * float64(time.Second))
 	if err := l.alive(); err != nil {
 		return nil, l.daemon.Failure(err)

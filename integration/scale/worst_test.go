@@ -68,10 +68,15 @@ func TestWorstKernel(t *testing.T) {
 	lab.Require(t)
 	o := options{binary: lab.Program(t), runs: 1, share: 0.001, churn: 600 * time.Millisecond}
 	var c comparison
-	if err := errors.Join(o.measureRangeChange(&c), o.measureFlows(&c), o.measureAffinity(&c)); err != nil {
+	err := errors.Join(o.measureRangeChange(&c), o.measureFlows(&c), o.measureAffinity(&c))
+	tenants := o.tenants()[2:4] // each takes seconds
+	for _, tenant := range tenants {
+		err = errors.Join(err, o.measureTenant(&c, tenant))
+	}
+	if err != nil {
 		t.Error(err)
 	}
-	if len(c.rows) != 15 {
+	if len(c.rows) != 15+5*len(tenants) {
 		t.Errorf("%d rows: %+v", len(c.rows), c.rows)
 	}
 }

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// loud is the namespace of a tenant whose objects change all the time. The neighbour is in another one.
+const loud = "loud"
+
+// lateBy is how much longer a change of the neighbour may take beside a loud tenant than in a quiet cluster.
+const lateBy = 50 * time.Millisecond
+
+// A tenant is what a namespace has, and how it changes so many times a second.
+type tenant struct {
+	name   string
+	rate   int
+	begin  func(*apiserver.Server)
+	change func(server *apiserver.Server, n int)
+}
+
+// loudService returns a Service of a loud tenant with so many ports of TCP.
+func loudService(name string, i, ports int, edits ...edit) *corev1.Service {
+	s := newService(name, clusterIP(i))
+	s.Namespace, s.Spec.Ports = loud, slices.Repeat(s.Spec.Ports, ports)
+	for n := range s.Spec.Ports {
+		p := &s.Spec.Ports[n]
+		p.Name, p.Port, p.TargetPort.IntVal = fmt.Sprint("p", n), int32(1000+n), int32(20_000+n)
+	}
+	for _, edit := range edits {
+		edit(i, s)
+	}
+	return s
+}
+
+// loudSlice returns slice number part of a Service of a loud tenant.
+func loudSlice(s *corev1.Service, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
+	slice := sliceOf(s, part, addrs)
+	slice.Namespace = loud
+	return slice
+}
+
+// turns is a tenant with one Service whose slice is one and the other in turns.
+func turns(name string, rate int, s *corev1.Service, one, other *discoveryv1.EndpointSlice) tenant {
+	change := func(server *apiserver.Server, n int) { server.Apply([]*discoveryv1.EndpointSlice{one, other}[n%2]) }
+	return tenant{name, rate, func(server *apiserver.Server) { server.Apply(s, other) }, change}
+}
+
+// tenants are those that are measured. Their names say how large they are where the share is 1.
+func (o *options) tenants() []tenant {
+	endpoints := lab.Addresses(lab.After(firstEndpoint, 1), 1000)
+	ports, some := o.part(10_000), o.part(1000)
+	many, sticky := loudService("many", 0, ports), loudService("many", 0, ports, affine)
+	few := loudService("few", 0, o.part(300), affine)
+	half := loudService("half", 0, o.part(500))
+	shared := loudService("shared", 0, o.part(100))
+	joint, apart := loudSlice(shared, 0, endpoints[:100]), loudSlice(shared, 1, endpoints[100:101])
+	leaving := apart.DeepCopy()
+	for i := range leaving.Ports {
+		leaving.Ports[i].Port = new(*leaving.Ports[i].Port + 1)
+	}
+	leave := turns("100 ports leave the list that they share, and come back", 20, shared, leaving, apart)
+	maglev := func(server *apiserver.Server, n int) {
+		for i := range o.part(8) {
+			s := loudService(fmt.Sprint("maglev-", i), i, 1, hashed)
+			server.Apply(s, loudSlice(s, 0, endpoints[:320+n%2]))
+		}
+	}
+	fresh := func(server *apiserver.Server, n int) {
+		server.Delete("Service", loud, fmt.Sprint("fresh-", n-1))
+		s := loudService(fmt.Sprint("fresh-", n), 0, 1, hashed)
+		server.Apply(s, loudSlice(s, 0, endpoints[:320]))
+	}
+	flap := func(server *apiserver.Server, n int) {
+		for i := range some {
+			s := loudService(fmt.Sprint("flap-", i), i, 1)
+			if n == 0 {
+				server.Apply(s)
+			}
+			server.Apply(loudSlice(s, 0, endpoints[:n%2*2]))
+		}
+	}
+	first := func(change func(*apiserver.Server, int)) func(*apiserver.Server) {
+		return func(server *apiserver.Server) { change(server, 0) }
+	}
+	return []tenant{
+		turns("one of 3 endpoints of 10,000 ports is replaced", 20, many, loudSlice(many, 0, endpoints[:3]),
+			loudSlice(many, 0, endpoints[1:4])),
+		turns("the endpoints of 10,000 ports come and go", 20, many, loudSlice(many, 0, nil),
+			loudSlice(many, 0, endpoints[:3])),
+		turns("one of 3 endpoints of 10,000 ports with affinity is replaced", 20, sticky,
+			loudSlice(sticky, 0, endpoints[:3]), loudSlice(sticky, 0, endpoints[1:4])),
+		{"10,000 ports are deleted and created", 4, func(server *apiserver.Server) {
+			server.Apply(many, loudSlice(many, 0, endpoints[:3]))
+		}, func(server *apiserver.Server, n int) {
+			if n%2 == 0 {
+				server.Delete("Service", loud, many.Name)
+			} else {
+				server.Apply(many)
+			}
+		}},
+		turns("300 ports with affinity have 1 and 5 endpoints", 20, few, loudSlice(few, 0, endpoints[:1]),
+			loudSlice(few, 0, endpoints[:5])),
+		turns("500 endpoints of 500 ports come and go", 10, half, loudSlice(half, 0, nil),
+			loudSlice(half, 0, endpoints[:500])),
+		{leave.name, leave.rate, func(server *apiserver.Server) { server.Apply(shared, joint, apart) }, leave.change},
+		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev},
+		{"3 new Services with Maglev a second", 3, first(fresh), fresh},
+		{"1,000 Services lose and get their endpoints", 5, first(flap), flap},
+	}
+}
+
+// measureTenant notes how long changes of the neighbour take beside a loud tenant.
+func (o *options) measureTenant(c *comparison, t tenant) error {
+	w := world{fill: t.begin, last: netip.AddrPortFrom(neighbourIP, lab.ServicePort)}
+	s := &scene{world: w, rate: t.rate, happen: func(l *live, n int) { t.change(l.server, n+1) }}
+	quiet, err := o.play(s.quiet(), o.churn/3, nil)
+	if err != nil {
+		return err
+	}
+	worst, err := o.play(s, o.churn, nil)
+	if err != nil {
+		return err
+	}
+	name := t.name + "; twin: nothing happens"
+	c.lags(name, worst, quiet, bar{})
+	late := 0
+	for _, lag := range worst.lags {
+		if lag > quantile(quiet.lags, 0.5)+lateBy {
+			late++
+		}
+	}
+	c.add(name, fmt.Sprintf("of 1,000 changes of the neighbour, those that take %s longer than the twin's median", lateBy),
+		count, 1000*float64(late)/float64(len(worst.lags)), nothing, most(10))
+	c.add(name, "CPU time of kube-nft in a second", seconds, worst.busy, quiet.busy, bar{})
+	return nil
+}
