@@ -14,9 +14,9 @@ import (
 	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
-// Counted returns what some sets hold, with the counters of their elements. Sets that do not exist
-// or that kube-nft did not write are missing.
-func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map[string]nft.Counted, error) {
+// Counted returns what some sets hold, with the counters of their elements. Sets that kube-nft did not write are
+// missing.
+func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) bool) (map[string]nft.Counted, error) {
 	t := nft.NewTable(f)
 	err := k.retry(ctx, func() error {
 		clear(t.Sets)
@@ -27,9 +27,8 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 		return nil, fmt.Errorf("read counters of nf_tables: %w%s", err, accessRemedy(err))
 	}
 	all := make(map[string]nft.Counted)
-	for _, name := range sets {
-		set := t.Sets[name]
-		if set == nil || len(set.Set.Key) == 0 {
+	for name, set := range t.Sets {
+		if !of(name) || len(set.Set.Key) == 0 {
 			continue
 		}
 		var c nft.Counted

@@ -75,7 +75,7 @@ func TestHashInKernel(t *testing.T) {
 				}
 				want[result.Steps[0].Key]++
 			}
-			counted, err := client.Counted(t.Context(), f, "endpoints")
+			counted, err := client.Counted(t.Context(), f, func(set string) bool { return set == "endpoints" })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,31 +9,21 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// listMaps is over how many maps the shared lists of a protocol are spread. The kernel goes through all rules that name
-// a map for each new element, and through all elements for each new rule that names it, so that the cost of both falls
-// with the number of maps. A map exists while a list is in it.
-const listMaps = 256
-
-// ListsMap names the map of the shared lists with a number, of Service ports with a protocol.
+// ListsMap names the map of the shared lists with a number, of a Service port with a protocol. The kernel goes through
+// all rules that name a map for each new element, and through all elements for a new rule that names it: so no other
+// lists are there. It exists while one of the lists has elements.
 func ListsMap(number uint32, protocol tracker.Protocol) string {
-	return ListsPrefix + protocol.String() + "-" + strconv.Itoa(int(number%listMaps))
+	return ListsPrefix + protocol.String() + "-" + strconv.FormatUint(uint64(number), 10)
 }
 
 // ListsPrefix is how the names of these maps begin.
 const ListsPrefix = "lists-"
 
-// ListsMaps names all of them, whether they exist or not.
-func ListsMaps() (names []string) {
-	for _, protocol := range nft.TransportNumbers {
-		for i := range uint32(listMaps) {
-			names = append(names, ListsMap(i, tracker.Protocol(protocol)))
-		}
-	}
-	return names
-}
-
 // A joint list is one that several ports of a Service share: addresses stand in one map, and in another one stands the
-// port of the endpoints, by the port that a connection goes to. The maps are spread as those of ListsMap are.
+// port of the endpoints, by the port that a connection goes to.
+
+// listMaps is over how many maps of each kind the joint lists are spread, for the reason that ListsMap has.
+const listMaps = 256
 
 // AddressesMap names the map of the addresses of the joint lists with a number.
 func AddressesMap(number uint32) string {
@@ -50,14 +40,6 @@ const (
 	AddressesPrefix = "addresses-"
 	PortsPrefix     = "ports-"
 )
-
-// AddressesMaps names all maps of addresses, whether they exist or not.
-func AddressesMaps() (names []string) {
-	for i := range uint32(listMaps) {
-		names = append(names, AddressesMap(i))
-	}
-	return names
-}
 
 // JointPortNumber is the number under which the ports of a joint list stand.
 func JointPortNumber(number uint32) uint32 { return ListTableNumber(number, false, 0) }

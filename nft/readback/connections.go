@@ -16,7 +16,7 @@ import (
 
 // A reader is what reading the state of Services needs of the kernel's client.
 type reader interface {
-	Counted(ctx context.Context, f nft.Family, sets ...string) (map[string]nft.Counted, error)
+	Counted(ctx context.Context, f nft.Family, of func(set string) bool) (map[string]nft.Counted, error)
 	Elements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error)
 }
 
@@ -37,14 +37,17 @@ type Connections struct {
 // of their endpoints, ordered by frontend. It is empty if the table does not count.
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{layout.ServicesMap, layout.NodePortsMap}
-	shared := slices.Concat(layout.ListsMaps(), layout.AddressesMaps())
+	shared := func(set string) bool {
+		return strings.HasPrefix(set, layout.ListsPrefix) || strings.HasPrefix(set, layout.AddressesPrefix)
+	}
 	if endpoints {
 		for _, m := range layout.EndpointMaps() {
 			sets = append(sets, m.Name())
 		}
-		sets = append(sets, shared...)
 	}
-	held, err := r.Counted(ctx, f, sets...)
+	held, err := r.Counted(ctx, f, func(set string) bool {
+		return slices.Contains(sets, set) || endpoints && shared(set)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
@@ -71,9 +74,12 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			})
 		}
 	}
-	for _, set := range shared {
-		for key, n := range held[set].Packets {
-			element := held[set].Elements[key]
+	for set, counted := range held {
+		if !shared(set) {
+			continue
+		}
+		for key, n := range counted.Packets {
+			element := counted.Elements[key]
 			ep, ok := nft.AddrPortOf(element.Data)
 			if strings.HasPrefix(set, layout.AddressesPrefix) { // the ports stand elsewhere
 				var addr netip.Addr

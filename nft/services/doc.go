@@ -49,8 +49,8 @@
 // element more.
 //
 // A Service port with so many frontends and endpoints that their product is large has its endpoint
-// lists once, in one of the maps lists-tcp-0 to lists-tcp-255, under a number L that its chains contain
-// (external-list-L, pick-list-L): it has a sum of frontends and endpoints as elements, not their product.
+// lists once, in a map of its own (lists-tcp-L), with a number L that its chains contain (external-list-L,
+// pick-list-L): it has a sum of frontends and endpoints as elements, not their product.
 //
 // Ports of a Service that have the same endpoints share one such list where their own lists would be long together: the
 // addresses are in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps

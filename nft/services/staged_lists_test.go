@@ -179,6 +179,21 @@ func TestChangeOfOneSizeIsInPlace(t *testing.T) {
 	finish()
 }
 
+// TestMapsOfSharedLists: each Service port has a map of its own for its lists. If hashes of names chose among fewer
+// maps, a namespace could choose names so that one map is large.
+func TestMapsOfSharedLists(t *testing.T) {
+	defer func(slots int) { manySlots = slots }(manySlots)
+	manySlots = 503
+	r := NewRuleset(testConfig())
+	r.Apply(maglevWorld(cluster(1000, 3)))
+	for name, set := range r.Want()[nft.IP].Sets {
+		if strings.HasPrefix(name, layout.ListsPrefix) && len(set.Map) != 503 {
+			t.Errorf("%s holds %d elements", name, len(set.Map))
+		}
+	}
+	checkLists(t, r, 1000*503)
+}
+
 // checkLists fails if the maps of shared lists hold another number of elements.
 func checkLists(t *testing.T, r *Ruleset, want int) {
 	t.Helper()

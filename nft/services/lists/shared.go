@@ -19,7 +19,7 @@ import (
 // kernel goes through all rules that look something up there, and walks over the map for each such
 // rule that comes: 2,000 Service ports with shared lists of ten endpoints took 5 s, where direct lists
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
-// product is large, and are spread over many maps.
+// product is large, and each Service port has a map for its own.
 type Shared struct {
 	Number  uint32 // stands in the names of its chains
 	id      tracker.PortID
