@@ -430,7 +430,8 @@ func (p *ServicePort) givesUpNothing(want *ServicePort) bool {
 		cluster, local = want.mayServe()
 	}
 	return (p.TargetPort == want.TargetPort || !p.hasEndpoints()) && slices.Equal(p.LeftOut, want.LeftOut) &&
-		within(p.Cluster, cluster) && within(p.Local, local) && within(p.Serving, want.Serving) && within(p.OnNode, want.OnNode)
+		within(p.Cluster, cluster) && within(p.Local, local) && within(p.Serving, want.Serving) &&
+		within(p.OnNode, want.OnNode)
 }
 
 // mayServe returns which endpoints may serve for the cluster-wide list, and for the list of this node, of a port that
