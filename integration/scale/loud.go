@@ -25,6 +25,60 @@ type tenant struct {
 	rate   int
 	begin  func(*apiserver.Server)
 	change func(server *apiserver.Server, n int)
+	twin   friends
+}
+
+// Friends have as many frontends and endpoints as a tenant, and as many of them change, but in Services with one port,
+// each in a namespace of its own. A Service has two ranges of its endpoints in turns; if they are the same, it is
+// deleted and created.
+type friends struct {
+	services   int
+	one, other [2]int
+	edits      []edit
+}
+
+// change changes Service i for the nth time; at first it has the other range.
+func (f *friends) change(server *apiserver.Server, i, n int) {
+	s := newService("web", clusterIP(i))
+	s.Namespace = fmt.Sprint("friend-", i)
+	for _, edit := range f.edits {
+		edit(i, s)
+	}
+	used := [][2]int{f.other, f.one}[n%2]
+	endpoints := size{f.services, max(f.one[1], f.other[1])}.endpointsOf(i)
+	slice := newSlice(s.Name, 0, endpoints[used[0]:used[1]])
+	slice.Namespace = s.Namespace
+	switch {
+	case n == 0:
+		server.Apply(s, slice)
+	case f.one != f.other:
+		server.Apply(slice)
+	case n%2 == 1:
+		server.Delete("Service", s.Namespace, s.Name)
+	default:
+		server.Apply(s)
+	}
+}
+
+// scene returns the scene in which all friends change one after another, at most so many times a second, and how
+// many times a second each does: the API server can make some thousands of changes.
+func (f *friends) scene(rate int) (s *scene, each float64) {
+	const most = 5000
+	burst := min(f.services, most/5)
+	bursts := (f.services + burst - 1) / burst
+	fill := func(server *apiserver.Server) {
+		for i := range f.services {
+			f.change(server, i, 0)
+		}
+	}
+	s = &scene{world: world{fill: fill, last: netip.AddrPortFrom(clusterIP(f.services-1), lab.ServicePort)},
+		rate: min(rate*bursts, most/burst)}
+	s.happen = func(l *live, n int) {
+		for i := n % bursts * burst; i < min(f.services, (n%bursts+1)*burst); i++ {
+			f.change(l.server, i, 1+n/bursts)
+		}
+	}
+	return s, float64(s.rate) / float64(bursts)
 }
 
 // loudService returns a Service of a loud tenant with so many ports of TCP.
@@ -49,9 +103,9 @@ func loudSlice(s *corev1.Service, part int, addrs []netip.Addr) *discoveryv1.End
 }
 
 // turns is a tenant with one Service whose slice is one and the other in turns.
-func turns(name string, rate int, s *corev1.Service, one, other *discoveryv1.EndpointSlice) tenant {
+func turns(name string, rate int, s *corev1.Service, one, other *discoveryv1.EndpointSlice, twin friends) tenant {
 	change := func(server *apiserver.Server, n int) { server.Apply([]*discoveryv1.EndpointSlice{one, other}[n%2]) }
-	return tenant{name, rate, func(server *apiserver.Server) { server.Apply(s, other) }, change}
+	return tenant{name, rate, func(server *apiserver.Server) { server.Apply(s, other) }, change, twin}
 }
 
 // tenants are those that are measured. Their names say how large they are where the share is 1.
@@ -67,7 +121,8 @@ func (o *options) tenants() []tenant {
 	for i := range leaving.Ports {
 		leaving.Ports[i].Port = new(*leaving.Ports[i].Port + 1)
 	}
-	leave := turns("100 ports leave the list that they share, and come back", 20, shared, leaving, apart)
+	leave := turns("100 ports leave the list that they share, and come back", 20, shared, leaving, apart,
+		friends{o.part(100), [2]int{0, 2}, [2]int{1, 3}, nil})
 	maglev := func(server *apiserver.Server, n int) {
 		for i := range o.part(8) {
 			s := loudService(fmt.Sprint("maglev-", i), i, 1, hashed)
@@ -88,16 +143,18 @@ func (o *options) tenants() []tenant {
 			server.Apply(loudSlice(s, 0, endpoints[:n%2*2]))
 		}
 	}
+	gone, three, replaced := [2]int{}, [2]int{0, 3}, [2]int{1, 4}
 	first := func(change func(*apiserver.Server, int)) func(*apiserver.Server) {
 		return func(server *apiserver.Server) { change(server, 0) }
 	}
 	return []tenant{
 		turns("one of 3 endpoints of 10,000 ports is replaced", 20, many, loudSlice(many, 0, endpoints[:3]),
-			loudSlice(many, 0, endpoints[1:4])),
+			loudSlice(many, 0, endpoints[1:4]), friends{ports, three, replaced, nil}),
 		turns("the endpoints of 10,000 ports come and go", 20, many, loudSlice(many, 0, nil),
-			loudSlice(many, 0, endpoints[:3])),
+			loudSlice(many, 0, endpoints[:3]), friends{ports, gone, three, nil}),
 		turns("one of 3 endpoints of 10,000 ports with affinity is replaced", 20, sticky,
-			loudSlice(sticky, 0, endpoints[:3]), loudSlice(sticky, 0, endpoints[1:4])),
+			loudSlice(sticky, 0, endpoints[:3]), loudSlice(sticky, 0, endpoints[1:4]),
+			friends{ports, three, replaced, []edit{affine}}),
 		{"10,000 ports are deleted and created", 4, func(server *apiserver.Server) {
 			server.Apply(many, loudSlice(many, 0, endpoints[:3]))
 		}, func(server *apiserver.Server, n int) {
@@ -106,15 +163,18 @@ func (o *options) tenants() []tenant {
 			} else {
 				server.Apply(many)
 			}
-		}},
+		}, friends{ports, three, three, nil}},
 		turns("300 ports with affinity have 1 and 5 endpoints", 20, few, loudSlice(few, 0, endpoints[:1]),
-			loudSlice(few, 0, endpoints[:5])),
+			loudSlice(few, 0, endpoints[:5]), friends{o.part(300), [2]int{0, 1}, [2]int{0, 5}, []edit{affine}}),
 		turns("500 endpoints of 500 ports come and go", 10, half, loudSlice(half, 0, nil),
-			loudSlice(half, 0, endpoints[:500])),
-		{leave.name, leave.rate, func(server *apiserver.Server) { server.Apply(shared, joint, apart) }, leave.change},
-		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev},
-		{"3 new Services with Maglev a second", 3, first(fresh), fresh},
-		{"1,000 Services lose and get their endpoints", 5, first(flap), flap},
+			loudSlice(half, 0, endpoints[:500]), friends{o.part(500), gone, [2]int{0, 1}, nil}),
+		{leave.name, leave.rate, func(server *apiserver.Server) { server.Apply(shared, joint, apart) }, leave.change,
+			leave.twin},
+		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev,
+			friends{o.part(8), [2]int{0, 320}, [2]int{0, 321}, nil}},
+		{"3 new Services with Maglev a second", 3, first(fresh), fresh,
+			friends{1, [2]int{0, 320}, [2]int{320, 640}, nil}},
+		{"1,000 Services lose and get their endpoints", 5, first(flap), flap, friends{some, gone, [2]int{0, 2}, nil}},
 	}
 }
 
@@ -130,8 +190,14 @@ func (o *options) measureTenant(c *comparison, t tenant) error {
 	if err != nil {
 		return err
 	}
+	friendly, rate := t.twin.scene(t.rate)
+	twin, err := o.play(friendly, o.churn/3, nil)
+	if err != nil {
+		return err
+	}
 	name := t.name + "; twin: nothing happens"
 	c.lags(name, worst, quiet, bar{})
+	c.add(name, "changes of the neighbour", count, float64(len(worst.lags)), float64(len(quiet.lags)), bar{})
 	late := 0
 	for _, lag := range worst.lags {
 		if lag > quantile(quiet.lags, 0.5)+lateBy {
@@ -141,5 +207,7 @@ func (o *options) measureTenant(c *comparison, t tenant) error {
 	c.add(name, fmt.Sprintf("of 1,000 changes of the neighbour, those that take %s longer than the twin's median", lateBy),
 		count, 1000*float64(late)/float64(len(worst.lags)), nothing, most(10))
 	c.add(name, "CPU time of kube-nft in a second", seconds, worst.busy, quiet.busy, bar{})
+	c.add(t.name+"; twin: one-port Services in namespaces of their own", "CPU time of a change, above the quiet cluster's",
+		seconds, (worst.busy-quiet.busy)/float64(t.rate), (twin.busy-quiet.busy)/rate, times(2))
 	return nil
 }

@@ -76,7 +76,7 @@ func TestWorstKernel(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if len(c.rows) != 15+5*len(tenants) {
+	if len(c.rows) != 15+7*len(tenants) {
 		t.Errorf("%d rows: %+v", len(c.rows), c.rows)
 	}
 }
