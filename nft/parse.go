@@ -3,7 +3,6 @@ package nft
 import (
 	"encoding/binary"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -81,7 +80,7 @@ func parseExpressions(f Family, b string) (list []expr.Any) {
 		if doesNothing(items.Value) {
 			continue
 		}
-		name := strings.TrimRight(string(attr.Find(items.Value, unix.NFTA_EXPR_NAME)), "\x00")
+		name := attr.Name(attr.Find(items.Value, unix.NFTA_EXPR_NAME))
 		data := attr.Find(items.Value, unix.NFTA_EXPR_DATA)
 		x := parseExpression(f, name, data)
 		if x == nil {
@@ -112,8 +111,8 @@ func parseVerdict(b []byte) expr.Any {
 	if len(code) != 4 {
 		return nil
 	}
-	chain := attr.Reader{Value: attr.Find(b, unix.NFTA_VERDICT_CHAIN)}
-	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), Chain: chain.Name()}
+	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))),
+		Chain: attr.Name(attr.Find(b, unix.NFTA_VERDICT_CHAIN))}
 }
 
 func newExpression(name string) expr.Any {

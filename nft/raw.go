@@ -45,8 +45,7 @@ func (s Raw) text(Family) string {
 	var names []string
 	items := attr.NewReader([]byte(s.Expressions))
 	for items.Next() {
-		name := strings.TrimRight(string(attr.Find(items.Value, unix.NFTA_EXPR_NAME)), "\x00")
-		names = append(names, PlainComment(name))
+		names = append(names, PlainComment(attr.Name(attr.Find(items.Value, unix.NFTA_EXPR_NAME))))
 	}
 	return "# expressions: " + strings.Join(names, " ")
 }
@@ -111,13 +110,8 @@ func (r Rule) AppendTo(w *attr.Writer, f Family) error {
 // doesNothing recognises a change of byte order of a single byte. nft 1.0.6 writes one for a
 // protocol that is looked up among ranges.
 func doesNothing(b []byte) bool {
-	length := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
-	for length.Next() {
-		if length.Type == unix.NFTA_BYTEORDER_LEN {
-			return length.Uint32() == 1 && string(attr.Find(b, unix.NFTA_EXPR_NAME)) == "byteorder\x00"
-		}
-	}
-	return false
+	return string(attr.Find(b, unix.NFTA_EXPR_NAME)) == "byteorder\x00" &&
+		attr.Uint32(attr.Find(attr.Find(b, unix.NFTA_EXPR_DATA), unix.NFTA_BYTEORDER_LEN)) == 1
 }
 
 // canonicalExpression appends the canonical form of one expression. A counter's state, its counts,

@@ -3,7 +3,6 @@ package kernel
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -180,9 +179,7 @@ func (k *Client) readTables(ctx context.Context) (tables nft.Tables, uses map[nf
 		ours := func(w *attr.Writer) { w.Name(unix.NFTA_TABLE_NAME, nft.TableName) }
 		err := k.request(ctx, unix.NFT_MSG_GETTABLE, 0, f, ours, func(r attr.Reply) {
 			_, tables[f] = wire.DecodeTable(f, r.Attributes())
-			if use := attr.Find(r.Attributes(), unix.NFTA_TABLE_USE); len(use) == 4 {
-				uses[f] = int(binary.BigEndian.Uint32(use))
-			}
+			uses[f] = int(attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_TABLE_USE)))
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, nil, err

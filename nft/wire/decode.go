@@ -173,12 +173,7 @@ func (d *setDecoder) read(b []byte) {
 		case unix.NFTA_SET_DATA_LEN:
 			d.dataLen = attrs.Uint32()
 		case unix.NFTA_SET_DESC:
-			description := attr.NewReader(attrs.Value)
-			for description.Next() {
-				if description.Type == unix.NFTA_SET_DESC_SIZE {
-					d.size = description.Uint32()
-				}
-			}
+			d.size = attr.Uint32(attr.Find(attrs.Value, unix.NFTA_SET_DESC_SIZE))
 		case attrSetExpr:
 			d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
 			d.odd = d.odd || !d.counter

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,13 +70,8 @@ func packetsOf(b []byte) uint64 {
 	if string(attr.Find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
 		return 0
 	}
-	data := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
-	for data.Next() {
-		if data.Type == unix.NFTA_COUNTER_PACKETS {
-			return data.Uint64()
-		}
-	}
-	return 0
+	packets := attr.Reader{Value: attr.Find(attr.Find(b, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS)}
+	return packets.Uint64()
 }
 
 // verdict decodes a verdict. Elements with the same verdict share it.
@@ -119,6 +113,5 @@ func milliseconds(n uint64) time.Duration {
 
 // isEndPoint reports whether an element in a message is the end of a range.
 func isEndPoint(b []byte) bool {
-	flags := attr.Find(b, unix.NFTA_SET_ELEM_FLAGS)
-	return len(flags) == 4 && binary.BigEndian.Uint32(flags)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	return attr.Uint32(attr.Find(b, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
