@@ -25,7 +25,7 @@ type encoder struct {
 	refs   []message // in sequence, without begin and end
 	setID  uint32    // the kernel wants an id, unique in the batch, for each new set
 	err    error     // the first
-	bad    int       // the element that err is about, counted from 1; 0 for none
+	bad    int       // the element that err is about, or noElement
 }
 
 // A message says where in the batch a netlink message comes from.
@@ -68,7 +68,7 @@ var Ours = Scope{Table: nft.TableName}
 // Encode encodes the batch and numbers its messages from first on. It returns an *OpError for an operation that
 // cannot be encoded.
 func (x *Encoding) Encode(b *nft.Batch, s Scope, first uint32) error {
-	e := encoder{scope: s, seq: first}
+	e := encoder{scope: s, seq: first, bad: noElement}
 	size, messages := batchSize(b)
 	e.Buf, e.refs = slices.Grow(x.Buf[:0], size), slices.Grow(x.refs[:0], messages)
 	begin := e.envelope(messageBatchBegin)
@@ -146,7 +146,7 @@ func (e *encoder) op(i int, op *nft.Op) error {
 		return fmt.Errorf("operation %d of the batch has no object", i)
 	}
 	if e.err != nil {
-		return e.opError(*op)
+		return newOpError(e.scope.Table, *op, e.bad, e.err)
 	}
 	return nil
 }
@@ -255,21 +255,6 @@ func tableFlags(t *nft.Table) uint32 {
 		return TableOwner | TablePersist
 	}
 	return 0
-}
-
-// opError reports an operation that cannot be encoded.
-func (e *encoder) opError(op nft.Op) error {
-	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.Table, Family: op.Family, Err: e.err}
-	if op.Elements != nil {
-		refused.Set = op.Set.Name
-	}
-	if e.bad > 0 {
-		op.Elements = op.Elements[e.bad-1 : e.bad]
-		refused.Element = op.Elements[0].Key
-		refused.Key = op.Set.KeyText(op.Family, refused.Element)
-	}
-	refused.Op, refused.Attribution = op.ShortText(), attribution(&op)
-	return refused
 }
 
 // attribution says for whom the operation is done: the comment of a single element, or "base

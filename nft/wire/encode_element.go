@@ -47,10 +47,10 @@ func (e *encoder) elements(i int, op *nft.Op) {
 			list := e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for next < len(op.Elements) && len(e.Buf)-list < maxList && e.err == nil {
 				e.element(&shape, &op.Elements[next])
-				next++
 				if e.err != nil {
 					e.bad = next
 				}
+				next++
 			}
 			e.Close(list)
 		})

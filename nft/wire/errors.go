@@ -67,18 +67,29 @@ func (x *Encoding) OpError(b *nft.Batch, index, offset int, err error) error {
 	if ref.op == foreignOps {
 		return &ForeignError{Message: ref.element, Of: len(b.Foreign), Err: err}
 	}
-	op := b.Ops[ref.op]
-	e := &OpError{Table: op.Family.NFT() + " " + nft.TableName, Family: op.Family, Err: err}
+	op, element := b.Ops[ref.op], noElement
 	switch {
 	case op.Elements != nil:
-		e.Set = op.Set.Name
-		if i, ok := x.elementAt(ref, offset, &op); ok {
-			op.Elements = op.Elements[i : i+1]
-			e.Element = op.Elements[0].Key
-			e.Key = op.Set.KeyText(op.Family, op.Elements[0].Key)
-		}
+		element = x.elementAt(ref, offset)
 	case op.Rules != nil:
 		op.Rules = op.Rules[ref.element : ref.element+1]
+	}
+	return newOpError(nft.TableName, op, element, err)
+}
+
+// noElement stands for the index of an element if it is not known.
+const noElement = -1
+
+// newOpError returns the error of an operation, or of one of its elements, in a table.
+func newOpError(table string, op nft.Op, element int, err error) *OpError {
+	e := &OpError{Table: op.Family.NFT() + " " + table, Family: op.Family, Err: err}
+	if op.Elements != nil {
+		e.Set = op.Set.Name
+	}
+	if element != noElement {
+		op.Elements = op.Elements[element : element+1]
+		e.Element = op.Elements[0].Key
+		e.Key = op.Set.KeyText(op.Family, e.Element)
 	}
 	e.Op, e.Attribution = op.ShortText(), attribution(&op)
 	return e
@@ -86,30 +97,31 @@ func (x *Encoding) OpError(b *nft.Batch, index, offset int, err error) error {
 
 // elementAt walks over the sent message to find the element at an offset into it. An offset of zero
 // points at none.
-func (x *Encoding) elementAt(ref message, offset int, op *nft.Op) (i int, ok bool) {
+func (x *Encoding) elementAt(ref message, offset int) int {
 	const body = attr.MessageHeader + attr.NetfilterHeader
 	list := attr.NewReader(attr.MessageAt(x.Buf, ref.offset)[body:])
 	for list.Next() {
 		if list.Type == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			i, ok = itemAt(list.Value, offset-body-list.At()-attr.Header)
-			i += ref.element
+			if i := itemAt(list.Value, offset-body-list.At()-attr.Header); i != noElement {
+				return ref.element + i
+			}
 		}
 	}
-	return i, ok && i < len(op.Elements)
+	return noElement
 }
 
 // itemAt counts the elements of a list before the one at an offset into it. The second element of a
 // range counts with the first.
-func itemAt(list []byte, offset int) (i int, ok bool) {
-	i = -1
+func itemAt(list []byte, offset int) int {
+	i := noElement
 	items := attr.NewReader(list)
 	for offset >= 0 && items.Next() {
 		if !isEndPoint(items.Value) {
 			i++
 		}
 		if offset < items.End() {
-			return i, i >= 0
+			return i
 		}
 	}
-	return 0, false
+	return noElement
 }
