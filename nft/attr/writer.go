@@ -18,8 +18,8 @@ func (w *Writer) OpenMessage(typ, flags uint16, seq uint32, f Family, resource u
 	b = binary.NativeEndian.AppendUint16(b, typ)
 	b = binary.NativeEndian.AppendUint16(b, flags)
 	b = binary.NativeEndian.AppendUint32(b, seq)
-	b = append(b, 0, 0, 0, 0) // the kernel knows the port of a socket
-	w.Buf = append(b, byte(f), unix.NFNETLINK_V0, byte(resource>>8), byte(resource))
+	w.Buf = append(b, 0, 0, 0, 0) // the kernel knows the port of a socket
+	w.Netfilter(f, resource)
 	return at
 }
 

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -71,7 +70,7 @@ func (x *Encoding) Encode(b *nft.Batch, s Scope, first uint32) error {
 	e := encoder{scope: s, seq: first, bad: noElement}
 	size, messages := batchSize(b)
 	e.Buf, e.refs = slices.Grow(x.Buf[:0], size), slices.Grow(x.refs[:0], messages)
-	begin := e.envelope(messageBatchBegin)
+	begin := e.envelope(unix.NFNL_MSG_BATCH_BEGIN)
 	if b.Generation != 0 { // the kernel checks it before anything else
 		e.Uint32(unix.NFNL_BATCH_GENID, b.Generation)
 		e.CloseMessage(begin)
@@ -90,7 +89,7 @@ func (x *Encoding) Encode(b *nft.Batch, s Scope, first uint32) error {
 		flags[0] |= unix.NLM_F_ACK
 	}
 	if !b.Check { // without an end the kernel takes the batch back
-		e.envelope(messageBatchEnd)
+		e.envelope(unix.NFNL_MSG_BATCH_END)
 	}
 	x.Buf, x.first, x.refs = e.Buf, first, e.refs
 	return nil
@@ -113,7 +112,7 @@ func (x *Encoding) Trim() {
 
 // envelope writes the begin or the end of the batch.
 func (e *encoder) envelope(typ uint16) (at int) {
-	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)
+	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	e.CloseMessage(at)
 	e.seq++
 	return at
@@ -157,7 +156,11 @@ func (e *encoder) tableOp(i int, op *nft.Op) {
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
-		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.Flags|tableFlags(op.Table))
+		flags := e.scope.Flags
+		if op.Table.Owned {
+			flags |= TableOwner | TablePersist
+		}
+		e.Uint32(unix.NFTA_TABLE_FLAGS, flags)
 		if op.Table.Comment != "" {
 			e.Bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
 		}
@@ -249,14 +252,6 @@ func batchSize(b *nft.Batch) (size, messages int) {
 	return size, messages
 }
 
-// tableFlags returns the flags with which the table is made.
-func tableFlags(t *nft.Table) uint32 {
-	if t.Owned {
-		return TableOwner | TablePersist
-	}
-	return 0
-}
-
 // attribution says for whom the operation is done: the comment of a single element, or "base
 // chains"; empty if unknown.
 func attribution(o *nft.Op) string {
@@ -275,13 +270,8 @@ const foreignOps = -1
 // foreign writes the messages of Batch.Foreign, after our operations.
 func (e *encoder) foreign(messages []nft.ForeignMessage) {
 	for i, m := range messages {
-		at := len(e.Buf)
-		b := append(e.Buf, 0, 0, 0, 0)
-		b = binary.NativeEndian.AppendUint16(b, m.Type)
-		b = binary.NativeEndian.AppendUint16(b, m.Flags|unix.NLM_F_REQUEST)
-		b = binary.NativeEndian.AppendUint32(b, e.seq)
-		b = append(b, 0, 0, 0, 0)
-		e.Buf = append(b, m.Data...)
+		at := e.OpenMessage(m.Type, m.Flags|unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, 0)
+		e.Buf = append(e.Buf[:at+attr.MessageHeader], m.Data...) // which has a header of netfilter of its own
 		e.CloseMessage(at)
 		e.Pad()
 		e.refs = append(e.refs, message{op: foreignOps, element: i, offset: at})

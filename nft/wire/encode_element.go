@@ -121,11 +121,7 @@ func (e *encoder) value(typ uint16, data string) {
 // endPoint writes the first key behind a range.
 func (e *encoder) endPoint(key []byte) {
 	at := e.Open(unix.NFTA_LIST_ELEM)
-	value := e.Open(unix.NFTA_SET_ELEM_KEY)
-	e.Head(unix.NFTA_DATA_VALUE, len(key))
-	e.Buf = append(e.Buf, key...)
-	e.Pad()
-	e.Close(value)
+	e.value(unix.NFTA_SET_ELEM_KEY, string(key))
 	e.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 	e.Close(at)
 }

@@ -65,9 +65,7 @@ func (e *encoder) counter() {
 	if err != nil {
 		e.fail(err)
 	}
-	e.Head(attrSetExpr|unix.NLA_F_NESTED, len(b))
-	e.Buf = append(e.Buf, b...)
-	e.Pad()
+	e.Bytes(attrSetExpr|unix.NLA_F_NESTED, string(b))
 }
 
 func setFlags(s *nft.Set) (flags uint32) {

@@ -24,9 +24,6 @@ const (
 	attrGenProcName     = 3    // NFTA_GEN_PROC_NAME
 	attrElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
 	setFlagConcat       = 0x80 // NFT_SET_CONCAT
-	messageBatchBegin   = unix.NFNL_MSG_BATCH_BEGIN
-	messageBatchEnd     = unix.NFNL_MSG_BATCH_END
-	subsystemNFTables   = unix.NFNL_SUBSYS_NFTABLES
 	flagsCreate         = unix.NLM_F_REQUEST | unix.NLM_F_CREATE
 	flagsCreateAndQueue = flagsCreate | unix.NLM_F_APPEND
 )
