@@ -54,7 +54,7 @@ func (k *Client) configure() error {
 			return err
 		}
 	}
-	return k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
+	return setBuffer(k.socket.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
 }
 
 // Traffic counts what a Client has sent in its life: all batches, whatever became of them.
@@ -96,14 +96,13 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 // it takes the first phase back. If that fails too, or the process ends in between, chains remain
 // to which nothing leads. The next commit based on a reading removes them.
 func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
-	ours := wire.Ours
-	if err := k.commit(first, ours); err != nil {
+	if err := k.commit(first, wire.Ours); err != nil {
 		return err
 	}
-	err := k.commit(rest, ours)
+	err := k.commit(rest, wire.Ours)
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		back := change.Reverse(first)
-		k.commit(&back, ours)
+		k.commit(&back, wire.Ours)
 	}
 	return err
 }
@@ -116,10 +115,8 @@ func (k *Client) commit(b *nft.Batch, s wire.Scope) error {
 		return err
 	}
 	k.seq += uint32(x.Messages()) + 2
-	if len(x.Buf) > k.sent {
-		if err := k.reserve(len(x.Buf)); err != nil {
-			return fmt.Errorf("enlarge the send buffer: %w", err)
-		}
+	if err := k.reserve(len(x.Buf)); err != nil {
+		return fmt.Errorf("enlarge the send buffer: %w", err)
 	}
 	if s == wire.Ours { // and not a probe
 		k.traffic.Batches++
@@ -139,5 +136,5 @@ func (k *Client) reserve(n int) error {
 		return nil
 	}
 	k.sent = n
-	return k.socket.setBuffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
+	return setBuffer(k.socket.fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
 }

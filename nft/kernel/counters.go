@@ -37,7 +37,7 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) 
 			if set.Set.Counters {
 				d.Packets = make(map[string]uint64)
 			}
-			if err = k.dumpElements(ctx, f, nft.TableName, name, d); err == nil && len(d.Repeated) > 0 {
+			if err = k.dumpElements(ctx, f, name, d); err == nil && len(d.Repeated) > 0 {
 				err = unix.EINTR // see checkCount
 			}
 			c.Elements, c.Packets = d.Elements(), d.Packets

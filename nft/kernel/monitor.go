@@ -51,10 +51,7 @@ func NewMonitor(k *Client) (*Monitor, error) {
 
 func (m *Monitor) configure(own uint32) (err error) {
 	controlErr := m.raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
-		}
-		if err == nil {
+		if err = setBuffer(int(fd), unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, monitorBuffer); err == nil {
 			err = attachFilter(int(fd), own)
 		}
 	})

@@ -146,7 +146,7 @@ func (p *PacketTracer) Next(patience time.Duration) (PacketEvent, error) {
 // traceBatch makes a table with a chain before each of the hooks that first packets enter the host by.
 func traceBatch(filters []PacketFilter, rate uint64) (*nft.Batch, error) {
 	var b nft.Batch
-	for _, f := range []nft.Family{nft.IP, nft.IP6} {
+	for _, f := range nft.Families {
 		var rules []nft.Rule
 		for i := range filters {
 			if filters[i].Family != f {

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +71,7 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 	reads := 0
 	err = k.retry(ctx, func() error {
 		d := wire.NewElementDecoder(f, s)
-		err := k.dumpElements(ctx, f, nft.TableName, s.Name, d)
+		err := k.dumpElements(ctx, f, s.Name, d)
 		if s.Dynamic && errors.Is(err, unix.EINTR) {
 			err = nil
 		}
@@ -219,9 +218,13 @@ func (k *Client) fill(ctx context.Context, t *nft.Table, set *nft.Elements, coun
 			return err
 		}
 	}
-	return k.retry(ctx, func() (err error) {
-		set.Map, err = k.readElements(ctx, t.Family, set.Set)
-		return cmp.Or(err, checkCount(set, count))
+	return k.retry(ctx, func() error {
+		d := wire.NewElementDecoder(t.Family, set.Set)
+		if err := k.dumpElements(ctx, t.Family, set.Set.Name, d); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		set.Map = d.Elements()
+		return checkCount(set, count, d.Repeated)
 	})
 }
 
@@ -243,11 +246,11 @@ func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]
 	})
 }
 
-// checkCount returns EINTR if elements are missing. The kernel grows a hash table some time after
+// checkCount returns EINTR if elements are missing or were listed twice. The kernel grows a hash table some time after
 // the elements have come. A dump under way may then miss some elements and list others twice. A
 // count of zero means that the kernel gave none, as before about Linux 6.16.
-func checkCount(s *nft.Elements, count uint32) error {
-	if count != 0 && !s.Set.Interval && uint32(len(s.Map)) != count {
+func checkCount(s *nft.Elements, count uint32, repeated map[string]bool) error {
+	if len(repeated) > 0 || count != 0 && !s.Set.Interval && uint32(len(s.Map)) != count {
 		return unix.EINTR
 	}
 	return nil
@@ -281,21 +284,10 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
 	})
 }
 
-func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
-	d := wire.NewElementDecoder(f, s)
-	if err := k.dumpElements(ctx, f, nft.TableName, s.Name, d); err != nil && !errors.Is(err, unix.EINTR) {
-		return nil, err
-	}
-	if len(d.Repeated) > 0 {
-		return nil, unix.EINTR // see checkCount
-	}
-	return d.Elements(), nil
-}
-
 // dumpElements lists the elements of a set to d.
-func (k *Client) dumpElements(ctx context.Context, f nft.Family, table, set string, d *wire.ElementDecoder) error {
+func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *wire.ElementDecoder) error {
 	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
 		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}
 	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })

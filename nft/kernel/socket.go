@@ -56,12 +56,12 @@ func (s *socket) setOption(option int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1))
 }
 
-// setBuffer sets the length of a buffer, beyond the system's limit if permitted.
-func (s *socket) setBuffer(force, normal, n int) error {
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) == nil {
+// setBuffer sets the length of a buffer of a socket, beyond the system's limit if permitted.
+func setBuffer(fd, force, normal, n int) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, n) == nil {
 		return nil
 	}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, normal, n))
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, normal, n))
 }
 
 // send sends messages in one system call. For a batch it returns when the kernel has worked on all
