@@ -40,7 +40,9 @@ func (j *Journal) Record(e *Event) bool {
 		j.Committed()
 		j.gone = true
 		return true
-	case e.Table != nil:
+	case e.Chain == nil && e.Set == nil && e.Table == nil: // an object of a kind that is passed over
+		return true
+	case e.Table != nil, j.gone:
 		return false
 	case e.Listed != nil:
 		return j.recordElements(e)
@@ -48,10 +50,8 @@ func (j *Journal) Record(e *Event) bool {
 		return j.recordRule(e)
 	case e.Chain != nil:
 		return j.recordChain(e)
-	case e.Set != nil:
-		return j.recordSet(e)
 	}
-	return true
+	return j.recordSet(e)
 }
 
 // unknownRules stands for rules that were not read. They equal none of ours.
@@ -63,8 +63,6 @@ func (j *Journal) recordChain(e *Event) bool {
 	chain := e.Chain
 	wanted := j.Table.Chains[chain.Name]
 	switch {
-	case j.gone:
-		return false
 	case e.Verb == nft.Delete:
 		j.chains[chain.Name] = nil
 	case wanted != nil && !chain.Hook.Equal(wanted.Hook):
@@ -82,7 +80,7 @@ func (j *Journal) recordRule(e *Event) bool {
 	if !touched {
 		chain = j.Table.Chains[name]
 	}
-	if j.gone || chain == nil {
+	if chain == nil {
 		return false
 	}
 	j.chains[name] = &nft.Chain{Name: name, Hook: chain.Hook, Rules: unknownRules()}
@@ -94,8 +92,6 @@ func (j *Journal) recordSet(e *Event) bool {
 	set := e.Set
 	wanted := j.Table.Sets[set.Name]
 	switch {
-	case j.gone:
-		return false
 	case e.Verb == nft.Delete:
 		j.touchSet(set.Name)
 		j.sets[set.Name] = nil
@@ -116,8 +112,6 @@ func (j *Journal) recordElements(e *Event) bool {
 	name := e.Set.Name
 	wanted := j.Table.Sets[name]
 	switch {
-	case j.gone:
-		return false
 	case wanted == nil:
 		_, touched := j.sets[name]
 		return touched
