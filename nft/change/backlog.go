@@ -66,8 +66,9 @@ type Units interface {
 // from that, a part at a time: see Advance. A table that is to be made, or made anew, is one part.
 func (j *Journal) Found(have *nft.Table, units Units) {
 	j.tracking, j.backlog, j.found = true, nil, have
-	j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set),
-		make(map[string]*nft.Chain)
+	clear(j.elements)
+	clear(j.sets)
+	clear(j.chains)
 	if j.gone = have == nil || replaces(have, j.Table); j.gone {
 		return
 	}

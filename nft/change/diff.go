@@ -219,7 +219,8 @@ func (k keyOrder) compare(other keyOrder) int {
 // list adds one operation for the elements of a list.
 func (d *differ) list(verb nft.Verb, set *nft.Set, list []nft.KeyedElement) {
 	if len(list) > 0 {
-		d.add(nft.Op{Verb: verb, Set: set, Elements: SortElements(list)})
+		slices.SortFunc(list, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) })
+		d.add(nft.Op{Verb: verb, Set: set, Elements: list})
 	}
 }
 
@@ -247,10 +248,4 @@ func (d *differ) oldSets(have, want *nft.Table) {
 			d.add(nft.Op{Verb: nft.Delete, Set: have.Sets[name].Set})
 		}
 	}
-}
-
-// SortElements sorts elements by their keys, in place.
-func SortElements(list []nft.KeyedElement) []nft.KeyedElement {
-	slices.SortFunc(list, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) })
-	return list
 }

@@ -28,7 +28,10 @@ type Journal struct {
 }
 
 // NewJournal returns the journal of a table that has never been committed.
-func NewJournal(table *nft.Table) *Journal { return &Journal{Table: table} }
+func NewJournal(table *nft.Table) *Journal {
+	return &Journal{Table: table, elements: make(map[string]map[string]*nft.Element), sets: make(map[string]*nft.Set),
+		chains: make(map[string]*nft.Chain)}
+}
 
 // Tracking reports whether there has been a commit.
 func (j *Journal) Tracking() bool { return j.tracking }
@@ -272,10 +275,8 @@ func (j *Journal) pendingElements(name string, have, want *nft.Table) {
 		if old != nil {
 			have.Sets[name].Map[key] = *old
 		}
-		if now, ok := j.Table.Sets[name]; ok {
-			if element, ok := now.Map[key]; ok {
-				want.Sets[name].Map[key] = element
-			}
+		if element, ok := j.Table.Elements(name)[key]; ok {
+			want.Sets[name].Map[key] = element
 		}
 	}
 }
@@ -285,10 +286,6 @@ func (j *Journal) Committed() {
 	j.found = nil
 	if j.tracking && !j.touched() {
 		return
-	}
-	if !j.tracking {
-		j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set),
-			make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
 	maps.DeleteFunc(j.elements, func(set string, _ map[string]*nft.Element) bool {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
-	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -40,7 +39,8 @@ func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
 	for key, element := range nfttest.SampleElements(f, s, 7) {
 		list = append(list, nft.KeyedElement{Key: key, Element: element})
 	}
-	return change.SortElements(list)
+	slices.SortFunc(list, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) })
+	return list
 }
 
 func ourMessages(t *testing.T, f nft.Family) (messages []string) {
