@@ -60,8 +60,7 @@ func AddrKey(a netip.Addr) string {
 // IndexedKey is the key of a frontend's endpoint number i.
 func IndexedKey(frontend string, i int) string {
 	var buf [28]byte
-	b := append(buf[:0], frontend...)
-	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
+	return string(AppendNumber(append(buf[:0], frontend...), uint32(i)))
 }
 
 // AddrPortOf reads an address and port from the data of a map; ok is false for data of another shape.
@@ -109,10 +108,10 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// prefixMask is a mask of size bytes whose first bits are set.
+// prefixMask is a mask of size bytes whose first bits are set, all of them if they are fewer.
 func prefixMask(bits, size int) []byte {
 	mask := make([]byte, size)
-	for i := range bits {
+	for i := range min(bits, 8*size) {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return mask

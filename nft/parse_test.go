@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -42,9 +43,18 @@ func TestTypedLeavesForeignRules(t *testing.T) {
 			t.Errorf("%s was read as %s", name, got.Text(nft.IP))
 		}
 	}
-	rule := expressionRule(t, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept})
-	if got := typed(nft.IP, rule); len(got) != 1 || got[0] != rule[0] {
-		t.Errorf("a counter with a verdict was read as %s", got.Text(nft.IP))
+	ones := bytes.Repeat([]byte{0xff}, 16)
+	for name, x := range map[string][]expr.Any{
+		"a counter with a verdict": {&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept}},
+		"a mask that is longer than an address": {
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: ones, Xor: make([]byte, 16)},
+			&expr.Lookup{SourceRegister: 1, SetName: "members"}},
+	} {
+		rule := expressionRule(t, x...)
+		if got := typed(nft.IP, rule); len(got) != 1 || got[0] != rule[0] {
+			t.Errorf("%s was read as %s", name, got.Text(nft.IP))
+		}
 	}
 }
 

@@ -206,7 +206,7 @@ func appendFields(b []byte, f Family, fields []Field, first, last string) []byte
 func (d Field) appendValue(b []byte, raw string) []byte {
 	switch d {
 	case FieldAddr:
-		return append(b, addrText(rawAddr(raw))...)
+		return append(b, bytesText([]byte(raw))...)
 	case FieldProtocol:
 		return append(b, ProtocolText(raw[0])...)
 	case FieldPort:
@@ -249,11 +249,6 @@ func prefixLen(first, last string) (n int, ok bool) {
 	return 8*i + bits.LeadingZeros8(host), true
 }
 
-func rawAddr(raw string) netip.Addr {
-	addr, _ := netip.AddrFromSlice([]byte(raw))
-	return addr
-}
-
 // ElementText is the element under a key as nft lists it, without its counter.
 func (s *Elements) ElementText(f Family, key string) string {
 	w := elementWriter{set: s.Set, family: f}
@@ -286,12 +281,9 @@ func PlainComment(s string) string {
 // the order of addition, which for us is by key.
 func (s *Elements) sortedKeys() []string {
 	keys := slices.Collect(maps.Keys(s.Map))
-	switch {
-	case !s.Set.Interval && len(s.Set.Key) > 1:
+	if !s.Set.Interval && len(s.Set.Key) > 1 || len(s.Set.Key) == 1 && s.Set.Key[0] == FieldIndex {
 		slices.SortFunc(keys, compareFromEnd)
-	case len(s.Set.Key) == 1 && s.Set.Key[0] == FieldIndex:
-		slices.SortFunc(keys, compareFromEnd)
-	default:
+	} else {
 		slices.Sort(keys)
 	}
 	return keys
