@@ -54,22 +54,16 @@ func ReadAffinityEntries(ctx context.Context, r reader, t *Table) (AffinityEntri
 func (e AffinityEntries) Clients(s *Frontend) (clients []Client) {
 	for _, group := range s.AffinityGroups {
 		for _, entry := range e[group.Number] {
-			clients = append(clients, clientOf(entry.client, entry.Element, group))
+			addr, _ := netip.AddrFromSlice([]byte(entry.Data))
+			c := Client{Address: entry.client, Endpoint: netip.AddrPortFrom(addr, group.Port), Local: group.Local}
+			if entry.Life != nil {
+				c.Life = *entry.Life
+			}
+			clients = append(clients, c)
 		}
 	}
 	slices.SortFunc(clients, func(a, b Client) int {
 		return cmp.Or(a.Address.Compare(b.Address), a.Endpoint.Compare(b.Endpoint))
 	})
 	return clients
-}
-
-func clientOf(client netip.Addr, element nft.Element, g AffinityGroup) (c Client) {
-	c.Address = client
-	addr, _ := netip.AddrFromSlice([]byte(element.Data))
-	c.Endpoint = netip.AddrPortFrom(addr, g.Port)
-	c.Local = g.Local
-	if element.Life != nil {
-		c.Life = *element.Life
-	}
-	return c
 }

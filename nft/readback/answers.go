@@ -48,13 +48,8 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 
 // nodePortsAnywhere reports whether a table serves node ports at every address of the node.
 func nodePortsAnywhere(t *nft.Table) bool {
-	chain := t.Chains[layout.ServicesChain]
-	if chain == nil {
-		return false
-	}
-	typed := (&nft.Table{Family: t.Family, Chains: map[string]*nft.Chain{layout.ServicesChain: chain}}).Typed()
-	return slices.ContainsFunc(typed.Chains[layout.ServicesChain].Rules, func(r nft.Rule) bool {
-		return slices.ContainsFunc(r, func(s nft.Stmt) bool { _, anywhere := s.(nft.DestinationLocal); return anywhere })
+	return slices.ContainsFunc(t.Rules(layout.ServicesChain), func(r nft.Rule) bool {
+		return slices.Contains(r.Typed(t.Family), nft.Stmt(nft.DestinationLocal{}))
 	})
 }
 

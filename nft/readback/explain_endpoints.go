@@ -59,12 +59,8 @@ func (e *explainer) explainHash() {
 // onNode reports whether an endpoint is known to run on this node: those that may reach
 // themselves are listed.
 func (t Table) onNode(endpoint netip.Addr) bool {
-	held, key := t.Sets[layout.HairpinSet], nft.AddrKey(endpoint)
-	if held == nil {
-		return false
-	}
-	_, found := held.Map[key+key]
-	return found
+	key := nft.AddrKey(endpoint)
+	return t.has(layout.HairpinSet, key+key)
 }
 
 // explainMasquerade says whether the endpoint sees the client's address.
@@ -107,18 +103,13 @@ func (e *explainer) whyNot() string {
 		p, _ = layout.PolicyOf(e.Service.Verdict)
 	}
 	pods := e.table.Pods()
-	fromPod := !pods.None() && e.fromPod(pods)
 	switch {
-	case fromPod:
+	case !pods.None() && nft.Matches(pods.Stmt(false), e.table.Family, e.packet):
 		return "the client is a pod (" + nft.Rule{pods.Stmt(false)}.Text(e.table.Family) + ")"
 	case p.Kind == layout.ExternalLocal:
 		return "external traffic policy Local keeps the client's address"
 	}
 	return "kube-nft cannot recognise pods (no cluster CIDR), so it masquerades no connection to a cluster IP"
-}
-
-func (e *explainer) fromPod(pods layout.PodMatch) bool {
-	return nft.Matches(pods.Stmt(false), e.table.Family, e.packet)
 }
 
 // Pods returns how the table's rules recognise pods.

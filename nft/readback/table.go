@@ -217,12 +217,16 @@ func (t Table) IsJoint(number uint32) bool {
 
 // listDNAT is the statement with which a shared list's chain chooses first.
 func (t Table) listDNAT(number uint32, local bool) (dnat nft.DNATFrom, ok bool) {
-	rules := t.Rules(layout.ListChain(number, local))
-	if len(rules) == 0 {
-		return dnat, false
-	}
-	dnat, ok = last(rules[0]).(nft.DNATFrom)
+	dnat, ok = t.firstDNAT(layout.ListChain(number, local))
 	return dnat, ok && len(dnat.Key) == 2
+}
+
+// firstDNAT is the statement with which the first rule of a chain ends, if it translates.
+func (t Table) firstDNAT(chain string) (dnat nft.DNATFrom, ok bool) {
+	if rules := t.Rules(chain); len(rules) > 0 {
+		dnat, ok = last(rules[0]).(nft.DNATFrom)
+	}
+	return dnat, ok
 }
 
 // distinct lists each endpoint of a list once, with the number of its places; nil if each has one.
@@ -250,10 +254,8 @@ func (t Table) hash(v nft.Verdict) layout.Hash {
 	switch {
 	case !ok:
 		return layout.NoHash
-	case p.List != 0 && p.Kind == layout.InternalLocal:
-		return t.chainHash(layout.ListChain(p.List, true))
 	case p.List != 0:
-		return t.chainHash(layout.ListChain(p.List, false))
+		return t.chainHash(layout.ListChain(p.List, p.Kind == layout.InternalLocal))
 	case p.Affinity == 0:
 		return p.Hash
 	}
@@ -267,12 +269,8 @@ func (t Table) hash(v nft.Verdict) layout.Hash {
 
 // chainHash says what a chain hashes to choose an endpoint.
 func (t Table) chainHash(name string) layout.Hash {
-	rules := t.Rules(name)
-	if len(rules) == 0 {
-		return layout.NoHash
-	}
-	dnat, ok := last(rules[0]).(nft.DNATFrom)
-	if !ok || len(dnat.Key) == 0 {
+	dnat, ok := t.firstDNAT(name)
+	if !ok {
 		return layout.NoHash
 	}
 	ports, hashed := dnat.Key[len(dnat.Key)-1].HashesPorts()
