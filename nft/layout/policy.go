@@ -229,15 +229,11 @@ func PolicyOfChain(chain string) (p Policy, ok bool) {
 		}
 		p.SourceRanges, name = uint32(n), behind
 	}
-	for _, kind := range []PolicyKind{Refused, Dropped, Passed} {
-		if p.Kind = kind; name == p.openName() {
+	for _, fixed := range []Policy{{Kind: Refused}, {Kind: Dropped}, {Kind: Dropped, Resets: true}, {Kind: Passed}} {
+		if p.Kind, p.Resets = fixed.Kind, fixed.Resets; name == p.openName() {
 			return p, p.ChainName() == chain
 		}
 	}
-	if p.Kind, p.Resets = Dropped, true; name == p.openName() {
-		return p, p.ChainName() == chain
-	}
-	p.Resets = false
 	p.Kind = 0
 	for _, prefix := range policyPrefixes {
 		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
