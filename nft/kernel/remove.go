@@ -21,24 +21,20 @@ func (k *Client) Detach(ctx context.Context) (detached []string, err error) {
 	}
 	b := nft.Batch{Generation: generation}
 	for _, f := range nft.Families {
-		ops := detach(tables[f])
-		if b.Ops = append(b.Ops, ops...); len(ops) > 0 {
+		t, before := tables[f], len(b.Ops)
+		if t == nil {
+			continue
+		}
+		for _, chain := range append(t.BaseChains("prerouting"), t.BaseChains("output")...) {
+			if len(chain.Rules) > 0 {
+				b.Ops = append(b.Ops, nft.Op{Verb: nft.Flush, Family: f, Chain: chain})
+			}
+		}
+		if len(b.Ops) > before {
 			detached = append(detached, "table "+f.NFT()+" "+nft.TableName)
 		}
 	}
 	return detached, k.Commit(ctx, b)
-}
-
-func detach(t *nft.Table) (ops []nft.Op) {
-	if t == nil {
-		return nil
-	}
-	for _, chain := range append(t.BaseChains("prerouting"), t.BaseChains("output")...) {
-		if len(chain.Rules) > 0 {
-			ops = append(ops, nft.Op{Verb: nft.Flush, Family: t.Family, Chain: chain})
-		}
-	}
-	return ops
 }
 
 // Remove deletes our tables with everything in them, in one transaction. It also deletes tables
