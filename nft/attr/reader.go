@@ -49,14 +49,6 @@ var ErrMalformed = errors.New("malformed netlink attributes")
 // A Reader walks over a list of netlink attributes in place. It takes hostile bytes: the walk ends
 // where no whole attribute follows, and a number of the wrong length reads as zero. Err reports
 // both.
-//
-//	list := attr.NewReader(b)
-//	for list.Next() {
-//		switch list.Type {
-//		case unix.NFTA_TABLE_NAME:
-//			name = list.Name()
-//		}
-//	}
 type Reader struct {
 	Type  uint16 // of the current attribute, without flags
 	Value []byte // of the current attribute, without padding
