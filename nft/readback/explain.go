@@ -26,11 +26,11 @@ type Explanation struct {
 
 // A Fact is one reason, with what it rests on.
 type Fact struct {
-	Topic string // one word, two at most
-	Text  string
+	Topic string `json:"topic"` // one word, two at most
+	Text  string `json:"text"`
 	// By is the rule or element that decides, as nft prints it, and where it is; empty where a
 	// fact follows from those before.
-	By string
+	By string `json:"by,omitempty"`
 }
 
 // Explain traces a packet and says why it fares as it does.

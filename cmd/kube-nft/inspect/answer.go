@@ -23,17 +23,17 @@ type answer struct {
 	Destination string `json:"destination"`
 	Interface   string `json:"interface,omitempty"` // if given
 	// Outcome is accept (left alone), dnat, drop, reject or redirect (answered by this node).
-	Outcome    string         `json:"outcome"`
-	Service    *answerService `json:"service,omitempty"`
-	Endpoints  []string       `json:"endpoints,omitempty"`
-	Shares     []float64      `json:"shares,omitempty"`  // of the endpoints; missing if they are equal
-	Hash       string         `json:"hash,omitempty"`    // what chooses the endpoint: source-ip-port or source-ip
-	Masquerade bool           `json:"masquerade"`        // at all endpoints
-	Hairpin    []string       `json:"hairpin,omitempty"` // endpoints with masquerading; all others without
-	Facts      []answerFact   `json:"facts"`
-	Path       []answerStep   `json:"path"`             // the rules that applied, in order
-	Others     []answerFact   `json:"others,omitempty"` // what rules of other programs do
-	Wanted     string         `json:"wanted,omitempty"` // the verdict by the source, if it differs
+	Outcome    string          `json:"outcome"`
+	Service    *answerService  `json:"service,omitempty"`
+	Endpoints  []string        `json:"endpoints,omitempty"`
+	Shares     []float64       `json:"shares,omitempty"`  // of the endpoints; missing if they are equal
+	Hash       string          `json:"hash,omitempty"`    // what chooses the endpoint: source-ip-port or source-ip
+	Masquerade bool            `json:"masquerade"`        // at all endpoints
+	Hairpin    []string        `json:"hairpin,omitempty"` // endpoints with masquerading; all others without
+	Facts      []readback.Fact `json:"facts"`
+	Path       []answerStep    `json:"path"`             // the rules that applied, in order
+	Others     []readback.Fact `json:"others,omitempty"` // what rules of other programs do
+	Wanted     string          `json:"wanted,omitempty"` // the verdict by the source, if it differs
 	// Elsewhere says that the source is a pod of another node.
 	Elsewhere string `json:"elsewhere,omitempty"`
 }
@@ -45,12 +45,6 @@ type answerService struct {
 	Frontend  string `json:"frontend"`
 	Kind      string `json:"kind"`
 	Policy    string `json:"policy"`
-}
-
-type answerFact struct {
-	Topic string `json:"topic"`
-	Text  string `json:"text"`
-	By    string `json:"by,omitempty"` // the rule or element that decides
 }
 
 type answerStep struct {
@@ -77,16 +71,13 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 		TypeMeta: output.Kind("Explanation"),
 		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.TraceResult.Outcome,
 		Endpoints: words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
-		Hairpin: words.Strings(e.Hairpin),
+		Hairpin: words.Strings(e.Hairpin), Facts: e.Facts,
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface
 	}
 	if s := e.Service; s != nil {
 		a.Service = &answerService{s.Name.Namespace, s.Name.Name, s.Name.Port, frontendText(s.Frontend), s.Kind, s.Policy}
-	}
-	for _, fact := range e.Facts {
-		a.Facts = append(a.Facts, answerFact(fact))
 	}
 	for _, s := range e.Steps {
 		a.Path = append(a.Path, answerStep{Chain: s.Chain, Rule: s.Rule, Set: s.Set, Element: s.Element})
@@ -147,7 +138,7 @@ func (a *answer) print(w io.Writer, f *output.Form) error {
 var indent = strings.Repeat(" ", topicWidth)
 
 // writeFacts writes facts for people.
-func writeFacts(b *strings.Builder, facts []answerFact) {
+func writeFacts(b *strings.Builder, facts []readback.Fact) {
 	for _, fact := range facts {
 		fmt.Fprintf(b, "%-*s%s", topicWidth, fact.Topic, wrap(fact.Text, textWidth, indent))
 		if fact.By != "" {

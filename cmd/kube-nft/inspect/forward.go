@@ -38,10 +38,10 @@ const maxTried = 16
 // besides are facts about the connection that do not stand in our tables: what sees the packet before
 // them, and what refuses it behind them.
 func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.Packet,
-	e *readback.Explanation) (facts []answerFact) {
+	e *readback.Explanation) (facts []readback.Fact) {
 	rules, err := firewall.Read(ctx, i.kernel)
 	if err != nil {
-		return []answerFact{{Topic: "Other rules", Text: "not known: " + err.Error()}}
+		return []readback.Fact{{Topic: "Other rules", Text: "not known: " + err.Error()}}
 	}
 	first := firewall.Packet{Family: table.Family, Source: p.Source, Destination: p.Destination, SourcePort: p.SourcePort,
 		DestinationPort: p.Port, Protocol: p.Protocol, State: firewall.StateNew}
@@ -57,10 +57,10 @@ func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.P
 	}
 	ahead, err := rules.Ahead(ctx, first, hook, priority)
 	for _, n := range ahead {
-		facts = append(facts, answerFact{Topic: "Ahead of us", Text: n.String()})
+		facts = append(facts, readback.Fact{Topic: "Ahead of us", Text: n.String()})
 	}
 	if err != nil {
-		facts = append(facts, answerFact{Topic: "Ahead of us", Text: "not known: " + err.Error()})
+		facts = append(facts, readback.Fact{Topic: "Ahead of us", Text: "not known: " + err.Error()})
 	}
 	if e.Outcome != "dnat" {
 		return facts
@@ -70,7 +70,7 @@ func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.P
 
 // refusalFacts say what refuses the connection on its way to endpoints. own says that it is this node's.
 func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Packet, own bool, mark uint32,
-	e *readback.Explanation) (facts []answerFact) {
+	e *readback.Explanation) (facts []readback.Fact) {
 	forwarded, tried := 0, e.Endpoints[:min(len(e.Endpoints), maxTried)]
 	refused := map[string][]string{} // endpoints by what refuses them
 	remedies, order := map[string]string{}, []string(nil)
@@ -89,7 +89,7 @@ func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 		}
 		blocker, err := rules.Refuses(ctx, hook, to)
 		if err != nil {
-			return append(facts, answerFact{Topic: "Firewall", Text: "not known: " + err.Error()})
+			return append(facts, readback.Fact{Topic: "Firewall", Text: "not known: " + err.Error()})
 		}
 		if blocker == nil {
 			continue
@@ -104,7 +104,7 @@ func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 		}
 	}
 	if name := firewall.ForwardingOff(p.Family); name != "" && forwarded > 0 {
-		facts = append(facts, answerFact{Topic: "Forwarding", Text: "this node forwards no packet: " + name + " is 0",
+		facts = append(facts, readback.Fact{Topic: "Forwarding", Text: "this node forwards no packet: " + name + " is 0",
 			By: "remedy: sysctl -w " + name + "=1"})
 	}
 	for _, text := range order {
@@ -112,7 +112,7 @@ func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 		if n := len(refused[text]); n < len(tried) {
 			where = fmt.Sprintf("%d of %d endpoints that were tried (%s)", n, len(tried), strings.Join(refused[text], ", "))
 		}
-		fact := answerFact{Topic: "Firewall", Text: "on the way to " + where + ", " + text}
+		fact := readback.Fact{Topic: "Firewall", Text: "on the way to " + where + ", " + text}
 		if remedies[text] != "" {
 			fact.By = "remedy: " + remedies[text]
 		}

@@ -58,11 +58,11 @@ func (s *selection) unserved(ctx context.Context) (texts []string) {
 
 // unservedFacts name the Services that quotas leave out and that ask for the destination of a packet; for a packet to a
 // Service port, its endpoints that do not answer.
-func unservedFacts(ctx context.Context, p nft.Packet, service *readback.Frontend) (facts []answerFact) {
+func unservedFacts(ctx context.Context, p nft.Packet, service *readback.Frontend) (facts []readback.Fact) {
 	if service == nil {
 		for _, u := range daemonStatus(ctx).Unserved {
 			if slices.Contains(u.Addresses, p.Destination) || p.DestinationLocal && slices.Contains(u.NodePorts, p.Port) {
-				facts = append(facts, answerFact{Topic: "Left out", Text: unservedText(&u)})
+				facts = append(facts, readback.Fact{Topic: "Left out", Text: unservedText(&u)})
 			}
 		}
 		return facts
@@ -72,7 +72,7 @@ func unservedFacts(ctx context.Context, p nft.Packet, service *readback.Frontend
 	}
 	for _, e := range daemonStatus(ctx).Ejected {
 		if (layout.PortName{Namespace: e.Namespace, Name: e.Name, Port: e.Port}) == service.Name {
-			facts = append(facts, answerFact{Topic: "Ejected", Text: ejectedText(&e, time.Now())})
+			facts = append(facts, readback.Fact{Topic: "Ejected", Text: ejectedText(&e, time.Now())})
 		}
 	}
 	return facts
