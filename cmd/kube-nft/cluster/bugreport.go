@@ -192,7 +192,7 @@ func (r *report) add(rank int, name string, text []byte, note string) {
 	}
 	f := reportFile{rank: rank, name: name, size: len(text), note: note}
 	if len(text) > 0 {
-		f.packed = packFile(name, text, r.at)
+		f.packed = packFile(name, text, r.at, false)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -410,25 +410,18 @@ func restarted(pod *corev1.Pod) bool {
 	})
 }
 
-// packFile returns a gzip stream with a file of a tar archive. Such streams one after the other, and the one of
-// endArchive, are an archive.
-func packFile(name string, text []byte, at time.Time) []byte {
+// packFile returns a gzip stream with a file of a tar archive. Such streams one after the other are an archive if the
+// last one, and no other, ends it.
+func packFile(name string, text []byte, at time.Time, last bool) []byte {
 	var packed bytes.Buffer
 	compressor := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(compressor)
 	header := &tar.Header{Name: "kube-nft-bugreport/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: at}
 	_ = archive.WriteHeader(header) // into memory, as all that follows
 	_, _ = archive.Write(text)
-	_ = archive.Flush()
-	_ = compressor.Close()
-	return packed.Bytes()
-}
-
-// endArchive returns the gzip stream that ends an archive.
-func endArchive() []byte {
-	var packed bytes.Buffer
-	compressor := gzip.NewWriter(&packed)
-	_ = tar.NewWriter(compressor).Close() // into memory
+	if _ = archive.Flush(); last {
+		_ = archive.Close()
+	}
 	_ = compressor.Close()
 	return packed.Bytes()
 }
@@ -454,9 +447,6 @@ func (r *report) write(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := w.Write(packFile("CONTENTS.txt", contents.Bytes(), r.at))
-	if err == nil {
-		_, err = w.Write(endArchive())
-	}
+	_, err := w.Write(packFile("CONTENTS.txt", contents.Bytes(), r.at, true))
 	return err
 }
