@@ -143,26 +143,17 @@ func (l *leaf) zero() bool {
 // fieldAt returns the field of an API value that has this path in a file.
 func fieldAt(v reflect.Value, path string) (reflect.Value, bool) {
 	for name := range strings.SplitSeq(path, ".") {
-		field, found := fieldNamed(v.Type(), name)
-		if !found {
+		if !isSection(v.Type()) {
 			return v, false
 		}
-		v = v.FieldByIndex(field.Index)
+		fields := reflect.VisibleFields(v.Type())
+		i := slices.IndexFunc(fields, func(field reflect.StructField) bool { return jsonName(field) == name })
+		if i < 0 {
+			return v, false
+		}
+		v = v.FieldByIndex(fields[i].Index)
 	}
 	return v, true
-}
-
-// fieldNamed finds a field of an API type by its name in a file.
-func fieldNamed(api reflect.Type, name string) (field reflect.StructField, found bool) {
-	if !isSection(api) {
-		return field, false
-	}
-	for _, field := range reflect.VisibleFields(api) {
-		if jsonName(field) == name {
-			return field, true
-		}
-	}
-	return field, false
 }
 
 // fieldPaths lists the fields of an API type, sections first.
