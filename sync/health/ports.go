@@ -20,17 +20,12 @@ func (s Service) String() string { return s.Namespace + "/" + s.Name }
 // checks holds the Services with a health-check node port. All ports of a Service have the same
 // one; the Service has it while one of them is left.
 type checks struct {
-	ports    map[tracker.PortID]bool
-	count    map[Service]int                  // of its ports
+	ports    map[Service]map[tracker.PortID]bool
 	services map[Service]*tracker.ServicePort // one of its ports
 }
 
 func newChecks() *checks {
-	return &checks{
-		ports:    make(map[tracker.PortID]bool),
-		count:    make(map[Service]int),
-		services: make(map[Service]*tracker.ServicePort),
-	}
+	return &checks{make(map[Service]map[tracker.PortID]bool), make(map[Service]*tracker.ServicePort)}
 }
 
 // apply applies a delta, and reports whether Services come, go or change their port. Removals come first, as a
@@ -53,25 +48,25 @@ func (c *checks) apply(delta *tracker.Delta) (changed bool) {
 }
 
 func (c *checks) put(port *tracker.ServicePort) (changed bool) {
-	id, service := port.ID, serviceOf(port.ID)
+	service := serviceOf(port.ID)
 	have := c.services[service]
-	if !c.ports[id] {
-		c.ports[id] = true
-		c.count[service]++
+	if have == nil {
+		c.ports[service] = make(map[tracker.PortID]bool)
 	}
+	c.ports[service][port.ID] = true
 	c.services[service] = port
 	return have == nil || have.HealthCheckNodePort != port.HealthCheckNodePort || have.UID != port.UID ||
 		!have.Created.Equal(port.Created)
 }
 
 func (c *checks) remove(id tracker.PortID) bool {
-	if !c.ports[id] {
+	service := serviceOf(id)
+	if !c.ports[service][id] {
 		return false
 	}
-	service := serviceOf(id)
-	delete(c.ports, id)
-	if c.count[service]--; c.count[service] == 0 {
-		delete(c.count, service)
+	delete(c.ports[service], id)
+	if len(c.ports[service]) == 0 {
+		delete(c.ports, service)
 		delete(c.services, service)
 	}
 	return true
