@@ -167,25 +167,23 @@ func (w *Watcher) Run(ctx context.Context) {
 		w.mu.RLock()
 		asked := len(w.ports) > 0
 		w.mu.RUnlock()
-		next := time.NewTimer(time.Hour)
+		var next <-chan time.Time
 		if asked {
 			began, worked := time.Now(), w.options.CPUTime()
 			w.look(ctx, began)
 			if !retry.Pause(ctx, retry.Rest(w.options.CPUTime()-worked)) {
 				return
 			}
-			next.Reset(max(0, w.interval(began)-time.Since(began)))
+			next = time.After(w.interval(began) - time.Since(began))
 		} else {
-			next.Stop()
 			w.putBack()
 			w.show()
 		}
 		select {
 		case <-ctx.Done():
-		case <-next.C:
+		case <-next:
 		case <-w.wake:
 		}
-		next.Stop()
 	}
 }
 
