@@ -1,9 +1,10 @@
-// Package words makes parts of sentences for people: numbers with their nouns, lists, errors.
+// Package words makes parts of sentences for people: numbers with their nouns, lists, errors; and breaks lines.
 package words
 
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Plural returns a number with its noun, as in "1 rule" and "2 rules".
@@ -36,3 +37,24 @@ func Strings[T fmt.Stringer](list []T) (texts []string) {
 
 // OneLine returns the text of an error without line breaks.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Wrap breaks text between words at a width, indents lines after the first, and ends the last one. Longer words stay
+// whole.
+func Wrap(text string, width int, indent string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i > 0 && column+1+n > width:
+			b.WriteString("\n" + indent)
+			column = 0
+		case i > 0:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String() + "\n"
+}

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // textWidth is the largest number of columns of a plan's text, unless a single word is longer.
@@ -107,23 +107,5 @@ func action(a legacy.Action, family string) string {
 // line writes text behind a first word, broken into indented lines of textWidth.
 func line(first, text string) string {
 	const margin = 12
-	var b strings.Builder
-	column := margin
-	fmt.Fprintf(&b, "    %-*s", margin-4, first)
-	for i, word := range strings.Fields(text) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case i == 0:
-		case column+1+n > textWidth:
-			b.WriteString("\n" + strings.Repeat(" ", margin))
-			column = margin
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += n
-	}
-	b.WriteByte('\n')
-	return b.String()
+	return fmt.Sprintf("    %-*s%s", margin-4, first, words.Wrap(text, textWidth-margin, strings.Repeat(" ", margin)))
 }

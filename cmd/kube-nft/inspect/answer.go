@@ -140,9 +140,9 @@ var indent = strings.Repeat(" ", topicWidth)
 // writeFacts writes facts for people.
 func writeFacts(b *strings.Builder, facts []readback.Fact) {
 	for _, fact := range facts {
-		fmt.Fprintf(b, "%-*s%s", topicWidth, fact.Topic, wrap(fact.Text, textWidth, indent))
+		fmt.Fprintf(b, "%-*s%s", topicWidth, fact.Topic, words.Wrap(fact.Text, textWidth, indent))
 		if fact.By != "" {
-			b.WriteString(indent + "· " + wrap(fact.By, textWidth-2, indent+"  "))
+			b.WriteString(indent + "· " + words.Wrap(fact.By, textWidth-2, indent+"  "))
 		}
 	}
 }
@@ -150,12 +150,12 @@ func writeFacts(b *strings.Builder, facts []readback.Fact) {
 // text is the answer for people: the verdict, the facts, and the chains on the way.
 func (a *answer) text() string {
 	var b strings.Builder
-	b.WriteString(wrap(a.Verdict, 100, "  "))
+	b.WriteString(words.Wrap(a.Verdict, 100, "  "))
 	if a.Elsewhere != "" {
-		b.WriteString(wrap("Not the right node: "+a.Elsewhere, 100, "  "))
+		b.WriteString(words.Wrap("Not the right node: "+a.Elsewhere, 100, "  "))
 	}
 	if a.Wanted != "" {
-		b.WriteString(wrap("The rules for the source's objects give another result: "+a.Wanted, 100, "  "))
+		b.WriteString(words.Wrap("The rules for the source's objects give another result: "+a.Wanted, 100, "  "))
 		b.WriteString("  kube-nft diff lists all differences.\n")
 	}
 	b.WriteString("\n")
@@ -166,7 +166,7 @@ func (a *answer) text() string {
 			chains = append(chains, step.Chain)
 		}
 	}
-	fmt.Fprintf(&b, "%-*s%s", topicWidth, "Chains", wrap(strings.Join(chains, " > "), textWidth, indent))
+	fmt.Fprintf(&b, "%-*s%s", topicWidth, "Chains", words.Wrap(strings.Join(chains, " > "), textWidth, indent))
 	writeFacts(&b, a.Others)
 	return b.String()
 }

@@ -96,24 +96,3 @@ func writeLines(w io.Writer, lines [][]string) error {
 	}
 	return tw.Flush()
 }
-
-// wrap breaks text between words at a width and indents lines after the first. Longer words stay
-// whole.
-func wrap(text string, width int, indent string) string {
-	var b strings.Builder
-	column := 0
-	for i, word := range strings.Fields(text) {
-		n := len([]rune(word))
-		switch {
-		case i > 0 && column+1+n > width:
-			b.WriteString("\n" + indent)
-			column = 0
-		case i > 0:
-			b.WriteString(" ")
-			column++
-		}
-		b.WriteString(word)
-		column += n
-	}
-	return b.String() + "\n"
-}

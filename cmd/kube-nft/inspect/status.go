@@ -17,6 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Status is what the command status prints.
@@ -142,7 +143,7 @@ func (s *Status) write(w io.Writer, now time.Time) error {
 			line += fmt.Sprintf("%-10s", cell)
 		}
 		if last > 0 {
-			line += wrap(cells[last], 80, strings.Repeat(" ", 20))
+			line += words.Wrap(cells[last], 80, strings.Repeat(" ", 20))
 		}
 		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
 			return err
