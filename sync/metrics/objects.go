@@ -105,22 +105,11 @@ func (o *objectMetrics) setLacking(id tracker.PortID, now lacking) {
 		return
 	}
 	family := id.Family.String()
-	o.noLocal.WithLabelValues("internal", family).Add(difference(was.internal, now.internal))
-	o.noLocal.WithLabelValues("external", family).Add(difference(was.external, now.external))
+	o.noLocal.WithLabelValues("internal", family).Add(oneIf(now.internal) - oneIf(was.internal))
+	o.noLocal.WithLabelValues("external", family).Add(oneIf(now.external) - oneIf(was.external))
 	if now == (lacking{}) {
 		delete(o.without, id)
 		return
 	}
 	o.without[id] = now
-}
-
-// difference is the change of a count when something counted before if was, and counts now if now.
-func difference(was, now bool) float64 {
-	switch {
-	case was == now:
-		return 0
-	case now:
-		return 1
-	}
-	return -1
 }
