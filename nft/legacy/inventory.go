@@ -136,19 +136,13 @@ func (s scope) served() bool { return s.reader != nil }
 // Inventory looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
 // Any other failure is in the error; Inventory reads the rest nevertheless.
 func (n Node) Inventory(ctx context.Context) (Inventory, error) {
-	var inv Inventory
-	var failures []error
-	var err error
-	inv.Endpoints = n.Endpoints
-	inv.Parts, err = readParts(ctx, scope{endpoints: n.Endpoints})
-	failures = append(failures, err)
-	inv.Processes, err = Processes(cmp.Or(n.Proc, "/proc"))
-	failures = append(failures, err)
-	for i := range inv.Parts {
-		inv.Parts[i].finish()
+	parts, partsErr := readParts(ctx, scope{endpoints: n.Endpoints})
+	processes, processesErr := Processes(cmp.Or(n.Proc, "/proc"))
+	for i := range parts {
+		parts[i].finish()
 	}
-	inv.Parts, inv.Processes = orEmpty(inv.Parts), orEmpty(inv.Processes)
-	return inv, errors.Join(failures...)
+	return Inventory{Parts: orEmpty(parts), Processes: orEmpty(processes), Endpoints: n.Endpoints},
+		errors.Join(partsErr, processesErr)
 }
 
 // readParts reads all places. After an error it goes on with the others.
