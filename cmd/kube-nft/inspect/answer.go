@@ -54,24 +54,14 @@ type answerStep struct {
 	Element string `json:"element,omitempty"`
 }
 
-// sourceText is the client, with its port if that is known.
-func sourceText(p nft.Packet) string {
-	if p.SourcePort != 0 {
-		return netip.AddrPortFrom(p.Source, p.SourcePort).String()
-	}
-	return p.Source.String()
-}
-
 func newAnswer(p nft.Packet, e readback.Explanation) *answer {
-	destination := p.Destination.String()
-	if p.Port != 0 {
-		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
-	}
 	a := &answer{
-		TypeMeta: output.Kind("Explanation"),
-		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.TraceResult.Outcome,
-		Endpoints: words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
-		Hairpin: words.Strings(e.Hairpin), Facts: e.Facts,
+		TypeMeta:    output.Kind("Explanation"),
+		Source:      endText(netip.AddrPortFrom(p.Source, p.SourcePort)),
+		Destination: endText(netip.AddrPortFrom(p.Destination, p.Port)) + "/" + protocolText(p.Protocol),
+		Outcome:     e.TraceResult.Outcome,
+		Endpoints:   words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash,
+		Masquerade: e.Masquerade, Hairpin: words.Strings(e.Hairpin), Facts: e.Facts,
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface

@@ -255,10 +255,7 @@ func (w *journeys) endOf(rule nft.Rule, e *kernel.PacketEvent) string {
 // vanished says what may have become of a packet that our tables have translated and no later hook has seen.
 func (w *journeys) vanished(p *TracedPacket, s *readback.Frontend, j *journey) string {
 	const text = "translated, then not seen again: "
-	family := nft.IP
-	if j.first.Destination.Addr().Is6() {
-		family = nft.IP6
-	}
+	family := tracker.FamilyOf(j.first.Destination.Addr())
 	if name := firewall.ForwardingOff(family); name != "" {
 		return text + "this node forwards no packet, as " + name + " is 0"
 	}
