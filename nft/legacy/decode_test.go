@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // encoded returns the attributes that write adds.
@@ -160,7 +161,7 @@ func destinationBytes(endpoint string, method, weight, active, inactive uint32) 
 	w.host32(ipvsDestWeight, weight)
 	w.host32(ipvsDestActive, active)
 	w.host32(ipvsDestInactive, inactive)
-	w.host16(ipvsDestFamily, family(at.Addr()))
+	w.host16(ipvsDestFamily, uint16(tracker.FamilyOf(at.Addr())))
 	return w.Buf
 }
 

@@ -204,7 +204,7 @@ func setDestination(s *Server, endpoint netip.AddrPort) []byte {
 		w.host32(typ, 0)
 	}
 	w.host32(ipvsDestMethod, ipvsMasquerade)
-	w.host16(ipvsDestFamily, family(endpoint.Addr()))
+	w.host16(ipvsDestFamily, uint16(tracker.FamilyOf(endpoint.Addr())))
 	w.Close(at)
 	return w.Buf
 }
@@ -217,10 +217,10 @@ func ipvsMessage(command byte) *ipvsWriter {
 	return &ipvsWriter{attr.Writer{Buf: []byte{command, ipvsVersion, 0, 0}}}
 }
 
-// server writes what a virtual server is known by.
+// server writes what a virtual server is known by. ip_vs has the numbers of families that netfilter has.
 func (w *ipvsWriter) server(s *Server) {
 	at := w.Open(ipvsAttrServer)
-	w.host16(ipvsServerFamily, family(s.Frontend.Addr()))
+	w.host16(ipvsServerFamily, uint16(tracker.FamilyOf(s.Frontend.Addr())))
 	w.host16(ipvsServerProto, uint16(protocolNumbers[s.Protocol]))
 	w.address(ipvsServerAddr, s.Frontend.Addr())
 	w.Uint16(ipvsServerPort, s.Frontend.Port())
@@ -240,12 +240,4 @@ func (w *ipvsWriter) host16(typ, value uint16) {
 
 func (w *ipvsWriter) host32(typ uint16, value uint32) {
 	w.Bytes(typ, string(binary.NativeEndian.AppendUint32(nil, value)))
-}
-
-// family is the address family of an address, by the kernel's number for sockets.
-func family(addr netip.Addr) uint16 {
-	if addr.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }

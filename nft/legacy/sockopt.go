@@ -47,11 +47,8 @@ func openSocket(f nft.Family) (*socket, error) {
 	if bits.UintSize != 64 {
 		return nil, errWordSize
 	}
-	domain := unix.AF_INET
-	if f == nft.IP6 {
-		domain = unix.AF_INET6
-	}
-	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	// netfilter and sockets have the same numbers for these families
+	fd, err := unix.Socket(int(f), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket: %w", err)
 	}
