@@ -181,7 +181,11 @@ func (o *options) tenants() []tenant {
 // measureTenant notes how long changes of the neighbour take beside a loud tenant.
 func (o *options) measureTenant(c *comparison, t tenant) error {
 	w := world{fill: t.begin, last: netip.AddrPortFrom(neighbourIP, lab.ServicePort)}
-	s := &scene{world: w, rate: t.rate, happen: func(l *live, n int) { t.change(l.server, n+1) }}
+	settle := func(*live) error { // the neighbour answers before a start is through
+		time.Sleep(time.Duration(min(1, o.share) * float64(settling)))
+		return nil
+	}
+	s := &scene{world: w, running: settle, rate: t.rate, happen: func(l *live, n int) { t.change(l.server, n+1) }}
 	quiet, err := o.play(s.quiet(), o.churn/3, nil)
 	if err != nil {
 		return err
@@ -191,6 +195,7 @@ func (o *options) measureTenant(c *comparison, t tenant) error {
 		return err
 	}
 	friendly, rate := t.twin.scene(t.rate)
+	friendly.running = settle
 	twin, err := o.play(friendly, o.churn/3, nil)
 	if err != nil {
 		return err
