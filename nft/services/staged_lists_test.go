@@ -179,6 +179,37 @@ func TestChangeOfOneSizeIsInPlace(t *testing.T) {
 	finish()
 }
 
+// TestMostSlotsLeave: when the endpoints of many slots leave at once, no commit replaces all these slots. Endpoints are
+// chosen by chance until the new table is there.
+func TestMostSlotsLeave(t *testing.T) {
+	r, final := NewRuleset(testConfig()), NewRuleset(testConfig())
+	before, after := maglevWorld(cluster(1, 400)), maglevWorld(cluster(1, 700))
+	for _, p := range after.Changed { // a quarter stays
+		p.Cluster = p.Cluster[300:]
+		p.Serving = p.Cluster
+	}
+	r.Apply(before)
+	r.Committed()
+	final.Apply(after)
+	for commits := 1; ; commits++ {
+		r.Apply(after)
+		after = tracker.Delta{}
+		if batch := r.Changes(); batch.ElementCount() > 2*stagedFrom {
+			t.Fatalf("commit %d has %d elements", commits, batch.ElementCount())
+		}
+		r.Committed()
+		if found, _ := found(t, r, before.Changed[0]); commits == 1 && len(found) != 400 {
+			t.Fatalf("after the first commit packets find %d endpoints, want the 400 that are there", len(found))
+		}
+		if !r.Unfinished() {
+			break
+		}
+	}
+	if got, want := chosen(t, r), chosen(t, final); !slices.Equal(got, want) {
+		t.Errorf("%d slots in the end, not the %d of a fresh table", len(got), len(want))
+	}
+}
+
 // TestMapsOfSharedLists: each Service port has a map of its own for its lists. If hashes of names chose among fewer
 // maps, a namespace could choose names so that one map is large.
 func TestMapsOfSharedLists(t *testing.T) {

@@ -98,7 +98,10 @@ func (w *Writer) setHalf(s *Shared, h *half, want Places) {
 		if !st.want.is(want) {
 			st.want, st.written = want, 0
 		}
-		want = meanwhile(h.shown, want)
+		want = meanwhile(h.shown, want, 8*w.settings.StagedFrom) // a commit of so many slots takes the kernel some 40 ms
+		if h.shown.slots != nil && want.slots == nil {
+			h.shown.slots = h.shown.slots[:want.Len()] // Advance removes what stands behind
+		}
 	}
 	w.Write(layout.ListsMap(s.Number, s.id.Protocol), layout.ListKey(s.Number, h.local, h.table), s.comment, h.shown, want)
 	if st.held[h.table] <= h.shown.Len() {

@@ -37,10 +37,12 @@ func (w *Writer) stages(h *half, want Places) bool {
 }
 
 // meanwhile is what packets find before want is written: what is shown, without the endpoints that have left. Where
-// nothing is shown yet, endpoints are chosen by chance.
-func meanwhile(shown, want Places) Places {
+// nothing is shown yet, endpoints are chosen by chance; so they are where more slots than most name endpoints that have
+// left.
+func meanwhile(shown, want Places, most int) Places {
+	byChance := Places{Endpoints: want.Endpoints, target: want.target}
 	if shown.slots == nil || want.Len() == 0 {
-		return Places{Endpoints: want.Endpoints, target: want.target}
+		return byChance
 	}
 	at, stay := make([]int, len(shown.Endpoints)), want.all()
 	for i, ep := range shown.all() {
@@ -48,8 +50,12 @@ func meanwhile(shown, want Places) Places {
 	}
 	slots := make([]uint16, len(shown.slots))
 	for i, slot := range shown.slots {
-		if slots[i] = uint16(i % len(want.Endpoints)); at[slot] >= 0 {
+		if at[slot] >= 0 {
 			slots[i] = uint16(at[slot])
+		} else if slots[i] = uint16(i % len(want.Endpoints)); most > 0 {
+			most--
+		} else {
+			return byChance
 		}
 	}
 	return Places{Endpoints: want.Endpoints, slots: slots, target: want.target}
