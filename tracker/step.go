@@ -299,8 +299,6 @@ func eachPair[T any](have, want []T, compare func(h, w T) int, f func(h, w T)) {
 // left to do.
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	switch {
-	case have == want:
-		return want
 	case have != nil && s.waits(have, want):
 		return have
 	case want == nil:
@@ -325,7 +323,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	return s.change(have, want)
 }
 
-// waits reports whether a port stays as it is: nothing may be written now, and it has nothing that it must not keep.
+// waits reports whether a port stays as it is: nothing may be written now, and it gives up nothing that cannot wait.
 func (s *stepper) waits(have, want *ServicePort) bool {
 	switch {
 	case s.left <= 0 && s.again:
