@@ -123,6 +123,7 @@ func (o *options) tenants() []tenant {
 	}
 	leave := turns("100 ports leave the list that they share, and come back", 20, shared, leaving, apart,
 		friends{o.part(100), [2]int{0, 2}, [2]int{1, 3}, nil})
+	leave.begin = func(server *apiserver.Server) { server.Apply(shared, joint, apart) }
 	maglev := func(server *apiserver.Server, n int) {
 		for i := range o.part(8) {
 			s := loudService(fmt.Sprint("maglev-", i), i, 1, hashed)
@@ -168,8 +169,7 @@ func (o *options) tenants() []tenant {
 			loudSlice(few, 0, endpoints[:5]), friends{o.part(300), [2]int{0, 1}, [2]int{0, 5}, []edit{affine}}),
 		turns("500 endpoints of 500 ports come and go", 10, half, loudSlice(half, 0, nil),
 			loudSlice(half, 0, endpoints[:500]), friends{o.part(500), gone, [2]int{0, 1}, nil}),
-		{leave.name, leave.rate, func(server *apiserver.Server) { server.Apply(shared, joint, apart) }, leave.change,
-			leave.twin},
+		leave,
 		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev,
 			friends{o.part(8), [2]int{0, 320}, [2]int{0, 321}, nil}},
 		{"3 new Services with Maglev a second", 3, first(fresh), fresh,
