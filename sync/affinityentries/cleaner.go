@@ -276,9 +276,11 @@ func (c *Cleaner) begin(id mapID) (j job, ok bool) {
 	}
 	m.read = false
 	j = job{id, time.Now(), make(map[uint32]bool), make(map[uint32]bool)}
-	for n, g := range m.groups {
-		j.newTimeout[n], j.fresh[n] = g.newTimeout, g.fresh
-		g.newTimeout, g.fresh = false, false
+	for n, g := range m.groups { // a Service may have 10,000, of which none has either
+		if g.newTimeout || g.fresh {
+			j.newTimeout[n], j.fresh[n] = g.newTimeout, g.fresh
+			g.newTimeout, g.fresh = false, false
+		}
 	}
 	return j, true
 }
