@@ -123,6 +123,7 @@ func (d *Delta) observe(at time.Time) {
 // out and others share.
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	before, at := len(d.Changed)+len(d.Removed), 0
+	d.Changed = slices.Grow(d.Changed, len(want))
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
 		case w == nil:

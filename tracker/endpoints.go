@@ -181,6 +181,9 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 		if !found || !uniform {
 			g = len(groups)
 			groups = append(groups, portGroup{uniform: uniform, parts: make([]*slice, 0, len(which)/4)})
+			if g == 0 { // mostly the only one
+				groups[g].ports, groups[g].numbers = make([]int, 0, len(first)), make([]uint16, 0, len(first))
+			}
 			for at := first[i]; at != 0; at = all[at].next {
 				groups[g].parts = append(groups[g].parts, e.slices[all[at].part])
 			}

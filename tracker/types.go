@@ -184,7 +184,7 @@ func (p *ServicePort) External() bool {
 
 // Equal reports whether p and q mean the same.
 func (p *ServicePort) Equal(q *ServicePort) bool {
-	return p.EqualBesideEndpoints(q) && p.TargetPort == q.TargetPort && p.Lists.equal(q.Lists)
+	return p.TargetPort == q.TargetPort && p.Lists.equal(q.Lists) && p.EqualBesideEndpoints(q)
 }
 
 // EqualBesideEndpoints reports whether p and q mean the same but for their Lists and TargetPort.

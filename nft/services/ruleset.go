@@ -133,7 +133,8 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
 		r.unmet.updateLimits(id, nil)
 	}
-	ports := slices.SortedFunc(slices.Values(delta.Changed), byID)
+	ports := slices.Clone(delta.Changed)
+	slices.SortFunc(ports, byID)
 	for _, port := range ports {
 		r.unmet.updateLimits(port.ID, port)
 	}
@@ -580,7 +581,7 @@ func cleared[K comparable, V any](m map[K]V) map[K]V {
 // emptied returns an empty list. It reuses the memory of a list, but not that of the many changes of a
 // start.
 func emptied[T any](list []T) []T {
-	if cap(list) > 1024 {
+	if cap(list) > 1<<14 {
 		return nil
 	}
 	return list[:0]
