@@ -102,15 +102,6 @@ func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	}
 }
 
-// keepsAffinity reports whether the session affinity of a Service port does not change: the port shares its list, as it
-// did before, and only the endpoints in the list are others. A Service may have 10,000 such ports.
-func (p *portState) keepsAffinity(was setting) bool {
-	now := p.current
-	return p.joint != nil && p.affinity.joint == p.joint.Number && was.ServicePort != nil && was.limits == p.limits &&
-		was.EqualBesideEndpoints(now) && was.TargetPort == now.TargetPort &&
-		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0)
-}
-
 // wantedAffinity is the affinity that a Service port asks for.
 func (fr *familyRules) wantedAffinity(port *portState, have *affinity.Port) affinity.Port {
 	p := port.current

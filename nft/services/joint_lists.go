@@ -17,6 +17,7 @@ import (
 type jointList struct {
 	*lists.Joint
 	members [2][]netip.Addr // endpoints that affinity entries may name; none if no port has session affinity
+	ports   int             // that share it
 }
 
 // A serviceKey names the ports of a Service that may have joint lists.
@@ -43,6 +44,15 @@ func (p *portState) becomes() setting {
 	return p.wanted
 }
 
+// want notes what a Service port is to become.
+func (p *portState) want(to setting) {
+	was, now := p.current, to.ServicePort
+	p.wanted = to
+	p.relists = p.joint != nil && p.limits == to.limits && was.TargetPort == now.TargetPort &&
+		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
+		was.EqualBesideEndpoints(now)
+}
+
 // A jointGroup is ports of a Service that have the same endpoints.
 type jointGroup struct {
 	ports   []*portState
@@ -51,8 +61,14 @@ type jointGroup struct {
 	list    *jointList
 }
 
-// portOf returns the state of a Service port, new or not.
-func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
+// portOf returns the state of a Service port, new or not. before is that of the port before it in a delta, or nil:
+// mostly the two came in this order, too.
+func (fr *familyRules) portOf(p *tracker.ServicePort, before *portState) *portState {
+	if before != nil {
+		if next := before.previous; next != nil && next.current != nil && next.current.ID == p.ID {
+			return next
+		}
+	}
 	port := fr.ports[p.ID]
 	if port != nil {
 		return port
@@ -93,6 +109,10 @@ func (fr *familyRules) mayJoin(key serviceKey) bool {
 // join decides which ports of a Service share a list, and writes their lists. Those that are wanted otherwise are set
 // afterwards. Other ports that share a list from now on, or no more, are set at once.
 func (fr *familyRules) join(key serviceKey) {
+	if first := fr.siblings[key]; len(fr.joints[key]) == 1 && relisted(first) {
+		fr.setEndpoints(first.joint, first.wanted, first.wanted.Affinity != 0)
+		return
+	}
 	groups := fr.jointGroups(key)
 	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
 	joints, taken := fr.joints[key], make(map[*jointList]bool)
@@ -129,11 +149,27 @@ func (fr *familyRules) join(key serviceKey) {
 		delete(fr.joints, key)
 	}
 	for port := fr.siblings[key]; port != nil; port = port.next {
-		if port.wanted.ServicePort == nil && port.left != port.joint {
-			fr.setPort(port, port.becomes())
+		if port.left != port.joint {
+			if port.relists = false; port.wanted.ServicePort == nil {
+				fr.setPort(port, port.becomes())
+			}
 		}
 		port.left = nil
 	}
+}
+
+// relisted reports whether the ports of a Service, of which this is the first, share one list as before, and nothing
+// changes but its endpoints. A Service may have 10,000 ports.
+func relisted(first *portState) bool {
+	n := 0
+	for port := first; port != nil; port = port.next {
+		if !port.relists || port.joint != first.joint || port.wanted.Lists != first.wanted.Lists ||
+			(port.wanted.Affinity == 0) != (first.wanted.Affinity == 0) {
+			return false
+		}
+		n++
+	}
+	return first != nil && n == first.joint.ports && n*(len(first.wanted.Cluster)+len(first.wanted.Local)) >= manyPlaces/2
 }
 
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
@@ -249,16 +285,23 @@ func (fr *familyRules) newJoint(g *jointGroup) *jointList {
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the target ports of its ports.
 func (fr *familyRules) setJoint(g *jointGroup) {
-	like := g.ports[0].becomes()
-	fr.lists.SetJoint(g.list.Joint, like.ServicePort, like.limits.method(like.ServicePort), g.targets)
-	var sticky [2][]netip.AddrPort
-	if slices.ContainsFunc(g.ports, func(p *portState) bool { return p.becomes().Affinity != 0 }) {
-		sticky = [2][]netip.AddrPort{like.Cluster, like.Local}
-	}
-	fr.setJointMembers(g.list, like.ID.Namespace, sticky)
+	sticky := slices.ContainsFunc(g.ports, func(p *portState) bool { return p.becomes().Affinity != 0 })
+	fr.setEndpoints(g.list, g.ports[0].becomes(), sticky)
+	fr.lists.SetTargets(g.list.Joint, g.targets)
+	g.list.ports = len(g.ports)
 	for _, port := range g.ports {
 		port.joint = g.list
 	}
+}
+
+// setEndpoints makes a list hold the endpoints of one of its ports. sticky says that a port has session affinity.
+func (fr *familyRules) setEndpoints(l *jointList, like setting, sticky bool) {
+	fr.lists.SetJoint(l.Joint, like.ServicePort, like.limits.method(like.ServicePort))
+	var members [2][]netip.AddrPort
+	if sticky {
+		members = [2][]netip.AddrPort{like.Cluster, like.Local}
+	}
+	fr.setJointMembers(l, like.ID.Namespace, members)
 }
 
 // setJointMembers makes the set of members hold endpoints that affinity entries of the ports may name: cluster-wide and

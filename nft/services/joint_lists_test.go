@@ -88,6 +88,12 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 	if batch := r.Changes(); batch.ElementCount() != 2 { // the verdict and the port
 		t.Errorf("one port less is %d elements", batch.ElementCount())
 	}
+	r.Committed()
+	rest := slices.Delete(sharingWorld(500, 500).Changed, 7, 9)
+	r.Apply(tracker.Delta{Changed: rest, Removed: map[tracker.PortID]bool{world.Changed[8].ID: true}})
+	if batch := r.Changes(); batch.ElementCount() != 3 { // the endpoint, too
+		t.Errorf("one port and one endpoint less are %d elements", batch.ElementCount())
+	}
 }
 
 // TestSharingBegins: ports share a list from 1,024 elements on, and until it would be half of that. A new process goes

@@ -181,9 +181,11 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		fr.reserve(ports, unmet)
 	}
 	states := make([]*portState, len(ports))
+	var before *portState
 	for i, port := range ports {
-		states[i] = fr.portOf(port)
-		states[i].wanted = setting{port, unmet.limitsOf(port)}
+		states[i] = fr.portOf(port, before)
+		before = states[i]
+		states[i].want(setting{port, unmet.limitsOf(port)})
 	}
 	joined, last := make(map[serviceKey]bool), serviceKey{}
 	join := func(key serviceKey) {
@@ -200,7 +202,7 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		work[id.Namespace] += 1 + workOf(func() {
 			join(serviceOf(id))
 			fr.setPort(port, port.wanted)
-			port.wanted = setting{}
+			port.wanted, port.relists = setting{}, false
 		})
 	}
 	for key := range left {

@@ -23,6 +23,7 @@ type portState struct {
 	joint          *jointList           // that it shares with other ports of its Service; nil if it has lists of its own
 	left           *jointList           // joint before, while join works
 	wanted         setting              // what it is to become, while apply works
+	relists        bool                 // wanted differs in the endpoints of joint alone
 	next, previous *portState           // ports of its Service with the same protocol
 	committed      *tracker.ServicePort // what it was at the last commit, if it has changed
 	changed        int                  // its place in changedPorts, from 1; 0 if it has not changed
@@ -97,8 +98,14 @@ func (c claim) setEndpoints(s *program) {
 func (fr *familyRules) setPort(port *portState, to setting) {
 	fr.noteChange(port)
 	p, limits := to.ServicePort, to.limits
-	before, was := port.frontends, setting{port.current, port.limits}
-	shown := was.ServicePort
+	if port.relists {
+		port.current = p
+		port.cluster, port.local = port.joint.Of(p.TargetPort)
+		fr.setOnNode(port, p.OnNode)
+		fr.programFrontends(port)
+		return
+	}
+	before, shown := port.frontends, port.current
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	if port.joint != nil {
 		port.cluster, port.local = port.joint.Of(p.TargetPort)
@@ -119,13 +126,18 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 	fr.setList(port, port.joint == nil && port.shares())
 	fr.setPortRanges(port, p)
-	if (p.Affinity != 0 || port.affinity.Number != 0) && !port.keepsAffinity(was) {
+	if p.Affinity != 0 || port.affinity.Number != 0 {
 		fr.setAffinity(port, false)
 	}
 	if claims {
 		fr.changeClaims(port, before)
 		return
 	}
+	fr.programFrontends(port)
+}
+
+// programFrontends programs the frontends at which a Service port is served.
+func (fr *familyRules) programFrontends(port *portState) {
 	for _, wanted := range port.frontends {
 		if wanted.state.claims.first().port == port {
 			fr.program(wanted.state)

@@ -39,14 +39,12 @@ func (j *Joint) Of(target uint16) (cluster, local Places) {
 	return list[0], list[1]
 }
 
-// SetJoint makes joint lists hold the endpoints of like, one of their ports. targets are the target ports of all their
-// ports, by the port that connections go to.
-func (w *Writer) SetJoint(j *Joint, like *tracker.ServicePort, by Method, targets map[uint16]uint16) {
+// SetJoint makes joint lists hold the endpoints of like, one of their ports.
+func (w *Writer) SetJoint(j *Joint, like *tracker.ServicePort, by Method) {
 	for i, have := range j.places {
 		w.setPlaces(j, i, Arrange(have, j.like, like, i == 1, by))
 	}
 	j.like = like
-	w.setTargets(j, targets)
 }
 
 // RemoveJoint removes joint lists that no port uses any more, and frees their number.
@@ -54,7 +52,7 @@ func (w *Writer) RemoveJoint(j *Joint) {
 	for i := range j.places {
 		w.setPlaces(j, i, Places{})
 	}
-	w.setTargets(j, nil)
+	w.SetTargets(j, nil)
 	w.removeEmpty(layout.AddressesMap(j.Number))
 	w.removeEmpty(layout.PortsMap(j.Number, j.id.Protocol))
 	w.settings.Free(j.Number)
@@ -73,8 +71,8 @@ func (w *Writer) setPlaces(j *Joint, i int, want Places) {
 		capacity: want.Capacity(), joint: true})
 }
 
-// setTargets makes the map of ports hold the target port of each port that connections go to.
-func (w *Writer) setTargets(j *Joint, targets map[uint16]uint16) {
+// SetTargets makes the map of ports hold the target port of each port that connections go to.
+func (w *Writer) SetTargets(j *Joint, targets map[uint16]uint16) {
 	set := layout.PortsMap(j.Number, j.id.Protocol)
 	for port := range j.targets {
 		if _, stays := targets[port]; !stays {
