@@ -165,6 +165,7 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 	if len(e.service.ports) > 1 {
 		known = make(map[string]int)
 	}
+	g, last, found := 0, "", false // found: groups[g] is of the ports that the slices named in last serve
 	for i := range e.service.ports {
 		var number uint16
 		which, uniform := t.which[:0], true
@@ -177,7 +178,10 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 			}
 		}
 		t.which = which
-		g, found := known[string(which)]
+		if !found || string(which) != last {
+			last = string(which)
+			g, found = known[last]
+		}
 		if !found || !uniform {
 			g = len(groups)
 			groups = append(groups, portGroup{uniform: uniform, parts: make([]*slice, 0, len(which)/4)})
@@ -187,8 +191,8 @@ func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 			for at := first[i]; at != 0; at = all[at].next {
 				groups[g].parts = append(groups[g].parts, e.slices[all[at].part])
 			}
-			if uniform && known != nil {
-				known[string(which)] = g
+			if found = uniform && known != nil; found {
+				known[last] = g
 			}
 		}
 		groups[g].ports, groups[g].numbers = append(groups[g].ports, i), append(groups[g].numbers, number)

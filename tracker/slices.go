@@ -189,7 +189,9 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 		}
 		s.ports = append(s.ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
 	}
-	slices.SortStableFunc(s.ports, func(a, b slicePort) int { return a.compare(b.name, b.protocol) })
+	slices.SortFunc(s.ports, func(a, b slicePort) int {
+		return cmp.Or(a.compare(b.name, b.protocol), cmp.Compare(a.number, b.number))
+	})
 	readAnnotations(sliceAnnotations, obj.Annotations, &s.settings, &r)
 	s.endpoints = parseEndpoints(obj, s, node, &r)
 	return s, r.err()
