@@ -57,6 +57,9 @@ func (n Notice) Attribute(typ uint16) (text string) {
 	return text
 }
 
+// Holds reports whether the notice has these bytes anywhere. That is many times faster than to decode it.
+func (n Notice) Holds(b []byte) bool { return bytes.Contains(n.data, b) }
+
 // Values returns what the elements of a map lead to.
 func (n Notice) Values() [][]byte { return n.ofElements(unix.NFTA_SET_ELEM_DATA) }
 
