@@ -318,11 +318,6 @@ func (j *Journal) moveChain(name string) {
 // end moves what nothing refers to any more into the next Changes.
 func (j *Journal) end() {
 	maps.Copy(j.chains, j.backlog.chains)
-	for name, held := range j.backlog.sets {
-		j.sets[name] = held.Set
-		for key, element := range held.Map { // in case it comes back before the commit
-			j.touchedIn(name)[key] = &element
-		}
-	}
+	maps.Copy(j.sets, j.backlog.sets)
 	j.backlog = nil
 }

@@ -93,13 +93,16 @@ func (j *Journal) recordSet(e *Event) bool {
 	wanted := j.Table.Sets[set.Name]
 	switch {
 	case e.Verb == nft.Delete:
-		j.touchSet(set.Name)
 		j.sets[set.Name] = nil
-		for key := range j.elements[set.Name] {
-			j.elements[set.Name][key] = nil
+		touched := j.touchedIn(set.Name)
+		for key := range touched {
+			touched[key] = nil
+		}
+		for key := range j.Table.Elements(set.Name) {
+			touched[key] = nil
 		}
 	case wanted == nil, wanted.Set.Equal(set):
-		j.sets[set.Name] = set
+		j.sets[set.Name] = &nft.Elements{Set: set}
 	default:
 		return false
 	}

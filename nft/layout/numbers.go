@@ -16,8 +16,16 @@ func ListsMap(number uint32, protocol tracker.Protocol) string {
 	return ListsPrefix + protocol.String() + "-" + strconv.FormatUint(uint64(number), 10)
 }
 
-// ListsPrefix is how the names of these maps begin.
-const ListsPrefix = "lists-"
+// SlotsMap names the map of a slot table of a shared list.
+func SlotsMap(number uint32, local bool, table ListTable, protocol tracker.Protocol) string {
+	return SlotsPrefix + protocol.String() + "-" + tableName(number, local, table)
+}
+
+// ListsPrefix and SlotsPrefix are how the names of these maps begin.
+const (
+	ListsPrefix = "lists-"
+	SlotsPrefix = "slots-"
+)
 
 // A joint list is one that several ports of a Service share: addresses stand in one map, and in another one stands the
 // port of the endpoints, by the port that a connection goes to.
@@ -51,7 +59,7 @@ func JointPortKey(number uint32, port uint16) string {
 
 // InList returns the number of the shared or joint list that an element belongs to.
 func InList(set, key string) (number uint32, ok bool) {
-	for _, prefix := range []string{ListsPrefix, AddressesPrefix, PortsPrefix} {
+	for _, prefix := range []string{ListsPrefix, SlotsPrefix, AddressesPrefix, PortsPrefix} {
 		if strings.HasPrefix(set, prefix) && len(key) >= 4 {
 			number, _, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
 			return number, true
@@ -74,8 +82,8 @@ func OtherList(n uint32) uint32 { return n ^ 1 }
 // IsLocalNumber reports whether a number is that of the local one of two lists.
 func IsLocalNumber(number uint32) bool { return number%2 == 1 }
 
-// A ListTable is one of the two tables under which a shared list can stand: a long one is filled while packets
-// still use the other table.
+// A ListTable is one of the two slot tables that a shared list can have: a long one is filled while packets still use
+// the other one.
 type ListTable uint32
 
 // Other returns the other table.
@@ -96,20 +104,36 @@ func ListKey(number uint32, local bool, table ListTable) string {
 	return string(nft.AppendNumber(nil, ListTableNumber(number, local, table)))
 }
 
-// sharedPrefix stands in the names of chains before the number of a shared list.
-const sharedPrefix = "list-"
+// How the names of chains of shared lists begin. sharedPrefix stands before the number.
+const (
+	sharedPrefix = "list-"
+	listPrefix   = "pick-" + sharedPrefix
+	slotsPrefix  = "pick-" + SlotsPrefix
+)
 
-// ListChain names the chain that chooses among the endpoints of a shared list.
+// ListChain names the chain that chooses among the endpoints of a shared list, or goes to the chain of a slot table.
 func ListChain(number uint32, local bool) string {
-	return "pick-" + sharedPrefix + LocalInfix(local) + strconv.FormatUint(uint64(number), 10)
+	return listPrefix + LocalInfix(local) + strconv.FormatUint(uint64(number), 10)
 }
 
-// ListOfChain reads back what ListChain wrote.
-func ListOfChain(name string) (number uint32, local, ok bool) {
-	text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
-	text, local = strings.CutPrefix(text, LocalInfix(true))
+// SlotsChain names the chain that chooses among the slots of a table of a shared list.
+func SlotsChain(number uint32, local bool, table ListTable) string {
+	return slotsPrefix + tableName(number, local, table)
+}
+
+func tableName(number uint32, local bool, table ListTable) string {
+	return LocalInfix(local) + strconv.FormatUint(uint64(number), 10) + "-" + strconv.Itoa(int(table))
+}
+
+// ListOfChain reads back of which list ListChain or SlotsChain wrote the name.
+func ListOfChain(name string) (number uint32, ok bool) {
+	text, ok := strings.CutPrefix(name, listPrefix)
+	if !ok {
+		text, ok = strings.CutPrefix(name, slotsPrefix)
+	}
+	text, _, _ = strings.Cut(strings.TrimPrefix(text, LocalInfix(true)), "-")
 	n, err := strconv.ParseUint(text, 10, 31)
-	return uint32(n), local, ok && err == nil
+	return uint32(n), ok && err == nil
 }
 
 // LocalInfix stands in names that are about the endpoints of this node.

@@ -26,7 +26,7 @@ func NewUnits(have, want *nft.Table) Units {
 		if p, _ := PolicyOfChain(name); p.Affinity != 0 {
 			for _, rule := range chain.Rules {
 				if v, is := rule[len(rule)-1].(nft.Verdict); is {
-					if list, _, shared := ListOfChain(v.Chain); shared {
+					if list, shared := ListOfChain(v.Chain); shared {
 						u.lists[p.Affinity] = list
 					}
 				}
@@ -98,7 +98,7 @@ func (u Units) ofFrontend(verdicts, key string) change.Unit {
 
 // OfChain returns the unit of a chain.
 func (u Units) OfChain(name string) change.Unit {
-	if number, _, ok := ListOfChain(name); ok {
+	if number, ok := ListOfChain(name); ok {
 		return change.Unit{Name: unitName("list", number)}
 	}
 	if number, ok := affinityOfChain(name); ok {

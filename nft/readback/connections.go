@@ -38,7 +38,8 @@ type Connections struct {
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{layout.ServicesMap, layout.NodePortsMap}
 	shared := func(set string) bool {
-		return strings.HasPrefix(set, layout.ListsPrefix) || strings.HasPrefix(set, layout.AddressesPrefix)
+		return strings.HasPrefix(set, layout.ListsPrefix) || strings.HasPrefix(set, layout.SlotsPrefix) ||
+			strings.HasPrefix(set, layout.AddressesPrefix)
 	}
 	if endpoints {
 		for _, m := range layout.EndpointMaps() {

@@ -186,8 +186,7 @@ func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, tab
 	}
 	n, _ := dnat.Key[0].Constant()
 	_, _, table = layout.ListOfTable(n)
-	list = t.Sets[dnat.Map].List(layout.ListKey(number, local, table))
-	return list[:min(len(list), int(dnat.Key[1].Modulus()))], table // what stands behind that is being removed
+	return t.Sets[dnat.Map].List(layout.ListKey(number, local, table)), table
 }
 
 // shared returns the endpoints of a shared list to which connections to a port go.
@@ -221,9 +220,16 @@ func (t Table) listDNAT(number uint32, local bool) (dnat nft.DNATFrom, ok bool) 
 	return dnat, ok && len(dnat.Key) == 2
 }
 
-// firstDNAT is the statement with which the first rule of a chain ends, if it translates.
+// firstDNAT is the statement with which the first rule of a chain ends, if it translates. The chain of a shared list
+// with slots goes to that of the slot table.
 func (t Table) firstDNAT(chain string) (dnat nft.DNATFrom, ok bool) {
-	if rules := t.Rules(chain); len(rules) > 0 {
+	rules := t.Rules(chain)
+	if len(rules) == 1 {
+		if v, goes := last(rules[0]).(nft.Verdict); goes {
+			rules = t.Rules(v.Chain)
+		}
+	}
+	if len(rules) > 0 {
 		dnat, ok = last(rules[0]).(nft.DNATFrom)
 	}
 	return dnat, ok
@@ -291,7 +297,7 @@ func (t Table) ListNumber(v nft.Verdict) uint32 {
 		return p.List
 	}
 	for next := range t.affinityVerdicts(p) {
-		if number, _, ok := layout.ListOfChain(next.Chain); ok {
+		if number, ok := layout.ListOfChain(next.Chain); ok {
 			return number
 		}
 	}

@@ -50,7 +50,8 @@
 //
 // A Service port with so many frontends and endpoints that their product is large has its endpoint
 // lists once, in a map of its own (lists-tcp-L), with a number L that its chains contain (external-list-L,
-// pick-list-L): it has a sum of frontends and endpoints as elements, not their product.
+// pick-list-L): it has a sum of frontends and endpoints as elements, not their product. A slot table has a map and a
+// chain of its own (slots-tcp-L-0, pick-slots-L-0), to which pick-list-L goes.
 //
 // Ports of a Service that have the same endpoints share one such list where their own lists would be long together: the
 // addresses are in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps

@@ -36,7 +36,7 @@ func (fr *familyRules) setList(port *portState, shared bool) {
 		if port.list == nil {
 			port.list = fr.lists.NewShared(port.current.ID)
 		}
-		fr.lists.SetShared(port.list, port.comment, port.hash(), port.cluster, port.local)
+		fr.lists.SetShared(port.list, port.comment, port.cluster, port.local)
 	case port.list != nil:
 		fr.lists.RemoveShared(port.list)
 		port.list = nil

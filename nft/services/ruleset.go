@@ -516,7 +516,7 @@ func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	for f, family := range r.families {
 		n := make(map[string]int)
 		for _, prefix := range []string{
-			layout.RangesPrefix, layout.ListsPrefix, layout.AddressesPrefix, layout.PortsPrefix,
+			layout.RangesPrefix, layout.ListsPrefix, layout.SlotsPrefix, layout.AddressesPrefix, layout.PortsPrefix,
 		} {
 			n[strings.TrimSuffix(prefix, "-")] = 0
 		}

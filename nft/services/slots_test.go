@@ -70,7 +70,7 @@ func TestSlotsThatChange(t *testing.T) {
 	r.Apply(maglevWorld(cluster(1, 100)))
 	table := func() (slots []string) {
 		for name, set := range r.Want()[nft.IP].Sets {
-			if strings.HasPrefix(name, layout.ListsPrefix) {
+			if strings.HasPrefix(name, layout.SlotsPrefix) {
 				for key, element := range set.Map {
 					slots = append(slots, key+element.Data)
 				}

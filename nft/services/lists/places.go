@@ -21,8 +21,9 @@ type Places struct {
 	// the target port, see tracker.ServicePort.TargetPort.
 	Endpoints []netip.AddrPort
 	target    uint16
-	slots     []uint16 // by index: which of Endpoints; nil: there are no slots
-	joint     bool     // written without ports, which stand in a map of their own
+	slots     []uint16    // by index: which of Endpoints; nil: there are no slots
+	hash      layout.Hash // of the client, chooses among slots
+	joint     bool        // written without ports, which stand in a map of their own
 }
 
 // Len returns the number of places.
@@ -55,8 +56,13 @@ func (l Places) Capacity() int {
 
 // is reports whether l and m are the same list, as far as that is known at once.
 func (l Places) is(m Places) bool {
-	return l.Len() == m.Len() && l.target == m.target && sameMemory(l.Endpoints, m.Endpoints) &&
+	return l.Len() == m.Len() && l.target == m.target && l.hash == m.hash && sameMemory(l.Endpoints, m.Endpoints) &&
 		sameMemory(l.slots, m.slots)
+}
+
+// sameTable reports whether the chain of a table of slots can choose from l and m alike.
+func (l Places) sameTable(m Places) bool {
+	return l.slots != nil && len(l.slots) == len(m.slots) && l.hash == m.hash
 }
 
 func sameMemory[T any](a, b []T) bool {
@@ -96,12 +102,13 @@ func Arrange(have Places, shown, p *tracker.ServicePort, local bool, by Method) 
 	if by.Hash != layout.NoHash {
 		if have.slots != nil && target == p.TargetPort && slices.Equal(before, want) &&
 			slices.Equal(beforeWeights, weights) && slices.Equal(shown.LeftOut, p.LeftOut) {
+			have.hash = by.Hash
 			return have
 		}
 		if len(want) == 0 {
 			return Places{}
 		}
-		return Places{Endpoints: want, slots: slotTable(p, local), target: p.TargetPort}
+		return Places{Endpoints: want, slots: slotTable(p, local), hash: by.Hash, target: p.TargetPort}
 	}
 	held := have.Endpoints
 	if have.slots != nil {

@@ -1,6 +1,7 @@
 package lists
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
@@ -19,23 +20,22 @@ import (
 // kernel goes through all rules that look something up there, and walks over the map for each such
 // rule that comes: 2,000 Service ports with shared lists of ten endpoints took 5 s, where direct lists
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
-// product is large, and each Service port has a map for its own.
+// product is large, and each Service port has maps for its own.
 type Shared struct {
 	Number  uint32 // stands in the names of its chains
 	id      tracker.PortID
 	comment string
-	hash    layout.Hash
 	halves  [2]half // cluster-wide and local
 	removed bool    // no port uses it: what is left of its slot tables is being removed
 }
 
 // A half is one of the two lists.
 type half struct {
-	local  bool
-	shown  Places           // what packets find
-	table  layout.ListTable // where it stands
-	chain  sharedChain      // what the chain follows from
-	staged staged
+	local bool
+	shown Places      // what packets find
+	chain sharedChain // chooses from what is shown, or goes to the chain of its slot table
+	list  Places      // what stands in the map of lists without slots
+	slotTables
 }
 
 // NewShared returns the lists of a Service port that has none: those that are still being removed, if it had some
@@ -61,76 +61,85 @@ func (w *Writer) AdoptShared(id tracker.PortID, table readback.Table) (s *Shared
 		w.RemoveShared(s)
 		return nil, nil, nil
 	}
+	s.halves[0].found, s.halves[1].found = len(cluster), len(local)
 	return s, cluster, local
 }
 
-// SetShared makes the shared lists of a Service port have these places. comment is that of the elements, and hash
-// chooses among places that are slots.
-func (w *Writer) SetShared(s *Shared, comment string, hash layout.Hash, cluster, local Places) {
-	s.comment, s.hash = comment, hash
-	w.journal.PutSet(&nft.Set{
-		Name: layout.ListsMap(s.Number, s.id.Protocol), Rank: rank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
-		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Protocol: uint8(s.id.Protocol), Counters: w.settings.Counters,
-	})
+// SetShared makes the shared lists of a Service port have these places. comment is that of the elements.
+func (w *Writer) SetShared(s *Shared, comment string, cluster, local Places) {
+	s.comment = comment
 	w.setHalf(s, &s.halves[0], cluster)
 	w.setHalf(s, &s.halves[1], local)
-}
-
-// RemoveShared removes shared lists that no Service port uses any more. Advance removes long slot tables: until then,
-// the number is in use.
-func (w *Writer) RemoveShared(s *Shared) {
-	w.setHalf(s, &s.halves[0], Places{})
-	w.setHalf(s, &s.halves[1], Places{})
-	if s.removed = slices.Contains(w.staged, s); !s.removed {
-		w.free(s)
-	}
-}
-
-// setHalf makes one of the lists of a Service port the wanted one.
-func (w *Writer) setHalf(s *Shared, h *half, want Places) {
-	st := &h.staged
-	switch {
-	case !w.stages(h, want):
-		st.want = Places{}
-	case want.Len() == 0: // no chain leads to what is left, which Advance removes
-		h.shown, st.want = Places{}, Places{}
-	default:
-		if !st.want.is(want) {
-			st.want, st.written = want, 0
-		}
-		want = meanwhile(h.shown, want, 8*w.settings.StagedFrom) // a commit of so many slots takes the kernel some 40 ms
-		if h.shown.slots != nil && want.slots == nil {
-			h.shown.slots = h.shown.slots[:want.Len()] // Advance removes what stands behind
-		}
-	}
-	w.Write(layout.ListsMap(s.Number, s.id.Protocol), layout.ListKey(s.Number, h.local, h.table), s.comment, h.shown, want)
-	if st.held[h.table] <= h.shown.Len() {
-		st.held[h.table] = 0
-	}
-	h.shown, st.held[h.table] = want, max(st.held[h.table], want.Len())
 	if s.unfinished() && !slices.Contains(w.staged, s) {
 		w.staged = append(w.staged, s)
 	}
+}
+
+// RemoveShared removes shared lists that no Service port uses any more. Advance removes slot tables: until then, the
+// number is in use.
+func (w *Writer) RemoveShared(s *Shared) {
+	w.SetShared(s, s.comment, Places{}, Places{})
+	if s.removed = s.unfinished(); !s.removed {
+		w.settings.Free(s.Number)
+	}
+}
+
+// setHalf makes one of the lists of a Service port the wanted one, at once or in stages.
+func (w *Writer) setHalf(s *Shared, h *half, want Places) {
+	staged, inPlace := w.stages(h, want), h.shown.sameTable(want)
+	if !staged || !h.want.is(want) {
+		h.want, h.written, h.beside = Places{}, 0, false
+	}
+	if staged {
+		h.want, inPlace = want, true
+		want = meanwhile(h.shown, want, 8*w.settings.StagedFrom) // a commit of so many slots takes the kernel some 40 ms
+	}
+	if !inPlace && !w.journal.Tracking() { // the kernel has nothing of it
+		h.shown = Places{}
+		w.removeOld(s, h, math.MaxInt)
+	}
+	switch {
+	case want.slots == nil:
+		h.switched = h.switched || h.shown.slots != nil
+		w.setList(s, h, want)
+	case inPlace:
+		w.Write(s.slotsMap(h, h.table), layout.ListKey(s.Number, h.local, h.table), s.comment, h.shown, want)
+	default:
+		h.switched = w.journal.Tracking()
+		h.table = h.unused(want.Len())
+		w.makeTable(s, h, h.table, want)
+		w.Write(s.slotsMap(h, h.table), layout.ListKey(s.Number, h.local, h.table), s.comment, Places{}, want)
+	}
+	h.shown = want
 	w.choose(s, h)
+}
+
+// setList makes the map of lists without slots hold one of them.
+func (w *Writer) setList(s *Shared, h *half, want Places) {
+	name := layout.ListsMap(s.Number, s.id.Protocol)
+	if want.Len() > 0 {
+		w.putMap(name, s.id.Protocol)
+	}
+	w.Write(name, layout.ListKey(s.Number, h.local, 0), s.comment, h.list, want)
+	h.list = want
+	w.removeEmpty(name)
+}
+
+// putMap makes a map of shared lists, unless it is there.
+func (w *Writer) putMap(name string, protocol tracker.Protocol) {
+	w.journal.PutSet(&nft.Set{
+		Name: name, Rank: rank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Protocol: uint8(protocol), Counters: w.settings.Counters,
+	})
 }
 
 // choose makes the chain of one of the lists choose from what is shown.
 func (w *Writer) choose(s *Shared, h *half) {
-	want := sharedChain{number: s.Number, local: h.local, protocol: s.id.Protocol, table: h.table,
-		capacity: h.shown.Capacity()}
+	want := sharedChain{number: s.Number, local: h.local, protocol: s.id.Protocol, capacity: h.shown.Capacity()}
 	if h.shown.slots != nil {
-		want.hash = s.hash
-	}
-	if h.staged.held[h.table] > h.shown.Len() { // what stands behind the list must not be chosen
-		want.capacity = h.shown.Len()
+		want.table, want.goes = h.table, true
 	}
 	w.putChain(&h.chain, want)
-}
-
-// free frees the number of a list that is empty, and removes its map with the last list in it.
-func (w *Writer) free(s *Shared) {
-	w.settings.Free(s.Number)
-	w.removeEmpty(layout.ListsMap(s.Number, s.id.Protocol))
 }
 
 // A sharedChain is what a chain that chooses from a shared or joint list follows from; the zero value is no chain.
@@ -139,8 +148,9 @@ type sharedChain struct {
 	local    bool
 	protocol tracker.Protocol
 	capacity int
-	hash     layout.Hash
+	hash     layout.Hash // chooses among the slots of a table
 	table    layout.ListTable
+	goes     bool // to the chain of a slot table
 	joint    bool
 }
 
@@ -152,11 +162,18 @@ func (w *Writer) putChain(have *sharedChain, want sharedChain) {
 	switch want {
 	case *have:
 	case sharedChain{}:
-		w.journal.RemoveChain(layout.ListChain(have.number, have.local))
+		w.journal.RemoveChain(have.name())
 	default:
 		w.journal.PutChain(want.declare())
 	}
 	*have = want
+}
+
+func (c sharedChain) name() string {
+	if c.hash != layout.NoHash {
+		return layout.SlotsChain(c.number, c.local, c.table)
+	}
+	return layout.ListChain(c.number, c.local)
 }
 
 // declare declares the chain. It draws as Balance.Chains describes, but within one chain, and ends with the first
@@ -165,13 +182,20 @@ func (c sharedChain) declare() *nft.Chain {
 	draw := func(modulus int, hash layout.Hash) nft.Rule {
 		dnat := nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(c.number, c.local, c.table)),
 			indexBelow(modulus, hash)}, Map: layout.ListsMap(c.number, c.protocol), Protocol: uint8(c.protocol)}
-		if c.joint {
+		switch {
+		case c.joint:
 			dnat.Map, dnat.Ports = layout.AddressesMap(c.number), layout.PortsMap(c.number, c.protocol)
 			dnat.PortKey = []nft.Part{nft.Constant(layout.JointPortNumber(c.number)), nft.Port}
+		case c.hash != layout.NoHash:
+			dnat.Map = layout.SlotsMap(c.number, c.local, c.table, c.protocol)
 		}
 		return nft.Rule{dnat}
 	}
-	chain := &nft.Chain{Name: layout.ListChain(c.number, c.local)}
+	chain := &nft.Chain{Name: c.name()}
+	if c.goes {
+		chain.Rules = []nft.Rule{{nft.Goto(layout.SlotsChain(c.number, c.local, c.table))}}
+		return chain
+	}
 	among, some := Balance{Capacity: c.capacity}, draw(c.capacity, c.hash)
 	switch {
 	case c.hash != layout.NoHash:

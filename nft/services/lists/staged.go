@@ -8,27 +8,54 @@ import (
 )
 
 // A slot table is up to 65,521 elements, which the kernel takes a second for. So a long change is staged: some elements
-// with each commit. If the table changes its size, packets must not find half of the new one: it is written under
-// another number, while packets find the old one. One commit makes the chain use the new table, and the commits after
-// that remove the old one. If the size stays, slots that differ are changed in place: each names an endpoint of want
-// before and after. Meanwhile changes of other Services are committed as always.
-type staged struct {
+// with each commit. If the size stays, slots that differ are changed in place: each names an endpoint of want before
+// and after. Otherwise packets must not find half of the new table: it has a map and a chain of its own, and packets
+// find the old one until all of it is written. One commit makes the chain of the list go to the new chain, and a later
+// one removes the old chain and its map as a whole. The kernel walks over a map for each new rule that looks something
+// up there (60 ms for the four rules of the largest), so that these rules come while the map is empty. Meanwhile
+// changes of other Services are committed as always.
+type slotTables struct {
+	table   layout.ListTable // in which the slots stand that packets find
+	tables  [2]tableState
 	want    Places // what is being written; zero: nothing
 	written int    // of want
-	// held is how many elements stand in each table: from index 0 on, whatever they are.
-	held [2]int
-	// switched says that the chain uses another table from the next commit on. Until then the old one stays: a packet
+	// beside says that want is being written into the table next, and not in place.
+	beside bool
+	next   layout.ListTable
+	// switched says that packets find another table from the next commit on. Until then the old one stays: a packet
 	// that is under way may have read the chain's old rules.
 	switched bool
+	found    int // how long the list is that the kernel has in table, until the first commit
 }
+
+// A tableState is what the chain of a slot table follows from; its map comes and goes with it.
+type tableState struct {
+	chain   sharedChain
+	leaving bool // the next commit removes it
+}
+
+// unused returns a table that is free. Before the first commit it is the one that the kernel has, if that has as many
+// slots.
+func (t *slotTables) unused(slots int) layout.ListTable {
+	if t.free(t.table) && (t.found == 0 || t.found == slots) {
+		return t.table
+	}
+	return t.table.Other()
+}
+
+// free reports whether a table can be made.
+func (t *slotTables) free(table layout.ListTable) bool { return t.tables[table] == tableState{} }
 
 // stages reports whether a change of a list is to be staged.
 func (w *Writer) stages(h *half, want Places) bool {
-	if !w.journal.Tracking() || h.shown.slots == nil && want.slots == nil || h.shown.is(want) {
+	switch {
+	case !w.journal.Tracking() || want.slots == nil || h.shown.is(want):
 		return false
+	case !h.shown.sameTable(want):
+		return want.Len() > w.settings.StagedFrom || !h.free(h.unused(want.Len()))
 	}
-	differing := max(h.shown.Len(), want.Len()) - min(h.shown.Len(), want.Len())
-	for i := 0; i < min(h.shown.Len(), want.Len()) && differing <= w.settings.StagedFrom; i++ {
+	differing := 0
+	for i := 0; i < want.Len() && differing <= w.settings.StagedFrom; i++ {
 		if h.shown.At(i) != want.At(i) {
 			differing++
 		}
@@ -58,83 +85,108 @@ func meanwhile(shown, want Places, most int) Places {
 			return byChance
 		}
 	}
-	return Places{Endpoints: want.Endpoints, slots: slots, target: want.target}
+	return Places{Endpoints: want.Endpoints, slots: slots, hash: shown.hash, target: want.target}
 }
 
-// Advance writes and removes up to n elements of slot tables whose change is staged. It adds to work what it has done
-// for each namespace.
+// Advance writes and removes up to n elements of slot tables whose change is staged: of one namespace after the other,
+// however many tables each has. It adds to work what it has done for each namespace.
 func (w *Writer) Advance(n int, work map[string]int) {
 	for range len(w.staged) {
 		if n <= 0 {
 			break
 		}
 		s, before := w.staged[0], n
-		w.staged = w.staged[1:]
+		waits := func(other *Shared) bool { return other.id.Namespace == s.id.Namespace }
+		w.staged = append(w.staged[1:], s)
+		slices.SortStableFunc(w.staged, func(a, b *Shared) int { return nft.TrueFirst(!waits(a), !waits(b)) })
 		for i := range s.halves {
-			n = w.advanceHalf(s, &s.halves[i], n)
+			h := &s.halves[i]
+			if h.want.Len() > 0 {
+				n = w.advance(s, h, n)
+			}
+			if !h.switched {
+				n = w.removeOld(s, h, n)
+			}
 		}
 		work[s.id.Namespace] += before - n
-		switch {
-		case s.unfinished():
-			w.staged = append(w.staged, s)
-		case s.removed:
-			w.free(s)
-		}
 	}
 }
 
-// advanceHalf is Advance for one of the two lists.
-func (w *Writer) advanceHalf(s *Shared, h *half, n int) int {
-	set, st := layout.ListsMap(s.Number, s.id.Protocol), &h.staged
-	if st.want.Len() > 0 {
-		table, inPlace := h.table.Other(), len(st.want.slots) == len(h.shown.slots)
-		if inPlace {
-			table = h.table
-		}
-		w.differing = w.differing[:0]
-		for ; st.written < st.want.Len() && n > 1; st.written++ { // what is replaced is removed and added
-			i := st.written
-			if inPlace {
-				if h.shown.slots[i] == st.want.slots[i] {
-					continue
-				}
-				h.shown.slots[i] = st.want.slots[i]
+// advance writes up to n elements of a slot table. What is replaced is removed and added. It returns what is left of n.
+func (w *Writer) advance(s *Shared, h *half, n int) int {
+	table, inPlace := h.table, h.shown.sameTable(h.want)
+	if !inPlace {
+		if !h.beside {
+			if h.next = h.unused(h.want.Len()); !h.free(h.next) {
+				return n
 			}
-			if n--; i < st.held[table] {
-				n--
-			}
-			w.differing = append(w.differing, i)
+			h.beside = true
+			w.makeTable(s, h, h.next, h.want)
 		}
-		w.put(set, layout.ListKey(s.Number, h.local, table), s.comment, st.want)
-		st.held[table] = max(st.held[table], st.written)
-		if st.written < st.want.Len() {
-			return n
-		}
-		st.switched = st.switched || table != h.table
-		h.table, h.shown, st.want, st.written = table, st.want, Places{}, 0
-		w.choose(s, h)
+		table = h.next
 	}
-	if h.staged.switched {
+	w.differing = w.differing[:0]
+	for ; h.written < h.want.Len() && n > 1; h.written++ {
+		i := h.written
+		if inPlace {
+			if h.shown.slots[i] == h.want.slots[i] {
+				continue
+			}
+			h.shown.slots[i] = h.want.slots[i]
+			n--
+		}
+		n--
+		w.differing = append(w.differing, i)
+	}
+	w.put(s.slotsMap(h, table), layout.ListKey(s.Number, h.local, table), s.comment, h.want)
+	if h.written < h.want.Len() {
 		return n
 	}
-	for t := range h.staged.held {
-		table, keep := layout.ListTable(t), 0
-		if table == h.table {
-			keep = h.shown.Len()
-		}
-		for held := &h.staged.held[t]; *held > keep && n > 0; n-- {
-			*held--
-			w.journal.Remove(set, nft.IndexedKey(layout.ListKey(s.Number, h.local, table), *held))
-		}
-	}
+	h.switched = h.switched || !inPlace
+	h.table, h.shown = table, h.want
+	h.want, h.written, h.beside = Places{}, 0, false
 	w.choose(s, h)
 	return n
+}
+
+// removeOld removes what no packet finds any more: tables until n is used up, and the list without slots.
+func (w *Writer) removeOld(s *Shared, h *half, n int) int {
+	for i := range h.tables {
+		table, t := layout.ListTable(i), &h.tables[i]
+		if n <= 0 || t.chain.capacity == 0 || h.shown.slots != nil && table == h.table || h.beside && table == h.next {
+			continue
+		}
+		before := w.journal.Work()
+		w.putChain(&t.chain, sharedChain{})
+		w.journal.RemoveSet(s.slotsMap(h, table))
+		t.leaving = w.journal.Tracking()
+		n -= w.journal.Work() - before
+	}
+	if h.shown.slots != nil && h.list.Len() > 0 {
+		n -= h.list.Len()
+		w.setList(s, h, Places{})
+	}
+	return n
+}
+
+// makeTable makes the chain and the empty map of a slot table.
+func (w *Writer) makeTable(s *Shared, h *half, table layout.ListTable, slots Places) {
+	w.putMap(s.slotsMap(h, table), s.id.Protocol)
+	w.putChain(&h.tables[table].chain, sharedChain{number: s.Number, local: h.local, protocol: s.id.Protocol,
+		capacity: slots.Len(), hash: slots.hash, table: table})
+}
+
+func (s *Shared) slotsMap(h *half, table layout.ListTable) string {
+	return layout.SlotsMap(s.Number, h.local, table, s.id.Protocol)
 }
 
 // unfinished reports whether something of the lists is to be written or removed.
 func (s *Shared) unfinished() bool {
 	return slices.ContainsFunc(s.halves[:], func(h half) bool {
-		return h.staged.want.Len() > 0 || h.staged.held[h.table] > h.shown.Len() || h.staged.held[h.table.Other()] > 0
+		if h.shown.slots != nil {
+			h.tables[h.table] = tableState{}
+		}
+		return h.want.Len() > 0 || h.switched || h.tables != [2]tableState{} || h.shown.slots != nil && h.list.Len() > 0
 	})
 }
 
@@ -143,9 +195,20 @@ func (w *Writer) Unfinished() bool { return len(w.staged) > 0 }
 
 // Committed says that the kernel has what the last calls of Advance have done.
 func (w *Writer) Committed() {
-	for _, s := range w.staged {
+	w.staged = slices.DeleteFunc(w.staged, func(s *Shared) bool {
 		for i := range s.halves {
-			s.halves[i].staged.switched = false
+			h := &s.halves[i]
+			h.switched = false
+			for t := range h.tables {
+				h.tables[t].leaving = false
+			}
 		}
-	}
+		if s.unfinished() {
+			return false
+		}
+		if s.removed {
+			w.settings.Free(s.Number)
+		}
+		return true
+	})
 }
