@@ -1,6 +1,7 @@
 package lists
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -25,7 +26,7 @@ type slotTables struct {
 	// switched says that packets find another table from the next commit on. Until then the old one stays: a packet
 	// that is under way may have read the chain's old rules.
 	switched bool
-	found    int // how long the list is that the kernel has in table, until the first commit
+	found    int // how long the list was that the kernel had in table at the start
 }
 
 // A tableState is what the chain of a slot table follows from; its map comes and goes with it.
@@ -71,9 +72,16 @@ func meanwhile(shown, want Places, most int) Places {
 	if shown.slots == nil || want.Len() == 0 {
 		return byChance
 	}
-	at, stay := make([]int, len(shown.Endpoints)), want.all()
+	stay := make(map[netip.AddrPort]int, len(want.Endpoints))
+	for i, ep := range want.all() {
+		stay[ep] = i
+	}
+	at := make([]int, len(shown.Endpoints)) // by index of shown, that of want; -1: it has left
 	for i, ep := range shown.all() {
-		at[i] = slices.Index(stay, ep)
+		at[i] = -1
+		if j, stays := stay[ep]; stays {
+			at[i] = j
+		}
 	}
 	slots := make([]uint16, len(shown.slots))
 	for i, slot := range shown.slots {
