@@ -396,6 +396,87 @@ func TestFewEndpointsReplaceOthers(t *testing.T) {
 	}
 }
 
+// TestSharedListsStayWhileNamespaceWaits: where ports share their endpoints, one endpoint that gets other ports leaves
+// their list at once. It comes back with a list for each port, when the namespace has its turn. If all get other ports,
+// or the others leave, it comes at once.
+func TestSharedListsStayWhileNamespaceWaits(t *testing.T) {
+	const ports, endpoints = 40, 100
+	slice := func(name string, from, to int, targets int32) *discoveryv1.EndpointSlice {
+		s := newSlice(name)
+		s.Ports = nil
+		for i := range ports {
+			name, protocol, number := fmt.Sprint("p", i), corev1.ProtocolTCP, targets+int32(i)
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number})
+		}
+		for i := from; i < to; i++ {
+			s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprint("10.0.0.", 1+i)))
+		}
+		return s
+	}
+	most, few := slice("web-1", 0, endpoints, 2000), slice("web-2", endpoints, endpoints+1, 2000)
+	moved := slice("web-2", endpoints, endpoints+1, 3000)
+	for _, tt := range []struct {
+		name string
+		next *discoveryv1.EndpointSlice // after moved
+		want int                        // endpoints while the namespace waits
+	}{
+		{"it gets the usual ones again", few, endpoints},
+		{"all get other ports", slice("web-1", 0, endpoints, 3000), endpoints},
+		{"the others leave", slice("web-1", 0, 0, 2000), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			now := started
+			objects := func(tr *Tracker) {
+				must(t, tr.SetService(newService(manyPorts)))
+				must(t, tr.SetSlice(most))
+				must(t, tr.SetSlice(few))
+			}
+			tr := newStopped(&now, Config{}, objects)
+			served := make(map[PortID]*ServicePort)
+			change := func(slice *discoveryv1.EndpointSlice, want int) {
+				t.Helper()
+				must(t, tr.SetSlice(slice))
+				for d := tr.Take(); ; d = tr.Take() {
+					maps.Copy(served, byPort(d.Changed))
+					if d.Due.IsZero() || d.Due.After(now) {
+						break
+					}
+				}
+				var first *ServicePort
+				for id, p := range served {
+					if first == nil {
+						first = p
+					}
+					if len(p.Cluster) != want || want == endpoints && (p.TargetPort == 0 || p.Lists != first.Lists) {
+						t.Errorf("%s has %d endpoints at port %d, want %d in the list of all ports", id, len(p.Cluster),
+							p.TargetPort, want)
+					}
+				}
+				if len(served) != ports {
+					t.Errorf("%d ports have changed, want %d", len(served), ports)
+				}
+			}
+			tr.Charge("shop", time.Minute)
+			change(moved, endpoints)
+			change(tt.next, tt.want)
+			now = now.Add(time.Hour)
+			for d := tr.Take(); !d.Due.IsZero() || len(d.Changed) > 0; d = tr.Take() {
+				maps.Copy(served, byPort(d.Changed))
+			}
+			fresh := newStopped(&now, Config{}, nil)
+			objects(fresh)
+			must(t, fresh.SetSlice(moved))
+			must(t, fresh.SetSlice(tt.next))
+			fresh.TakeAll()
+			for _, want := range fresh.Take().Changed {
+				if got := served[want.ID]; !got.Equal(want) {
+					t.Errorf("%s has %d endpoints in the end, want %d", want.ID, len(got.Cluster), len(want.Cluster))
+				}
+			}
+		})
+	}
+}
+
 // TestWaitingServicesAreNotWorkedOutAgain: a Service whose namespace waits, and that has nothing to give up, costs
 // nothing at the changes of others.
 func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {

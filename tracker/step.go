@@ -184,6 +184,55 @@ func (s *stepper) record(ids [2]listID, next *ServicePort) {
 	}
 }
 
+// keepShared changes what is wanted of ports that share lists and leave them because endpoints get another port: they
+// give up these endpoints in the shared lists and wait for a list each, which takes ports times endpoints. It reports
+// whether there is such a port. If no endpoint would be left, nothing waits.
+func (s *stepper) keepShared(pairs [][2]*ServicePort) (kept bool) {
+	known := make(map[*Lists]*Lists) // by the lists that are shared: what the last port keeps of them
+	for i, pair := range pairs {
+		have, want := pair[0], pair[1]
+		if have == nil || want == nil || !have.is(want) || have.TargetPort == want.TargetPort || want.hashes() ||
+			len(want.LeftOut) > 0 || s.stand[have.listID()] == 0 {
+			continue
+		}
+		lists := want.at(have.TargetPort)
+		if (len(lists.Cluster) == 0) != (len(want.Cluster) == 0) || (len(lists.Local) == 0) != (len(want.Local) == 0) ||
+			!lists.hasEndpoints() {
+			continue
+		}
+		if last := known[have.Lists]; last != nil && last.equal(lists) {
+			lists = last
+		}
+		known[have.Lists] = lists
+		waiting := *want
+		waiting.Lists, waiting.TargetPort = lists, have.TargetPort
+		pairs[i][1], kept = &waiting, true
+	}
+	return kept
+}
+
+// at returns the lists of p as they are for ports that share them, with the endpoints of one port alone.
+func (p *ServicePort) at(port uint16) *Lists {
+	only := func(list []netip.AddrPort, weights []uint16) (some []netip.AddrPort, someWeights []uint16) {
+		for i, ep := range p.Endpoints(list) {
+			if ep.Port() != port {
+				continue
+			}
+			some = append(some, netip.AddrPortFrom(ep.Addr(), 0))
+			if weights != nil {
+				someWeights = append(someWeights, weights[i])
+			}
+		}
+		return some, someWeights
+	}
+	lists := new(Lists)
+	lists.Cluster, lists.ClusterWeights = only(p.Cluster, p.ClusterWeights)
+	lists.Local, lists.LocalWeights = only(p.Local, p.LocalWeights)
+	lists.Serving, _ = only(p.Serving, nil)
+	lists.OnNode, _ = only(p.OnNode, nil)
+	return lists
+}
+
 // withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
 func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 	r := *p
@@ -223,6 +272,9 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	s.findSharing(have, want)
 	pairs := make([][2]*ServicePort, 0, max(len(have), len(want)))
 	eachPair(have, want, byID, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
+	if !s.adds {
+		done = !s.keepShared(pairs)
+	}
 	next := make([]*ServicePort, len(pairs))
 	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
 		for i, pair := range pairs {
