@@ -84,7 +84,7 @@ func (m *migration) reached(t *testing.T) map[string]string {
 		for _, s := range m.shapes {
 			for n := range affineClients {
 				from := affineClient(s.Family, n)
-				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: exchangePatience}
+				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: lab.Patience}
 				to := netip.AddrPortFrom(s.ClusterIP(affineService), 80).String()
 				conn, err := dialer.DialContext(context.Background(), "tcp", to)
 				if err != nil {

@@ -22,7 +22,7 @@ func probe(address, path string) int {
 		return 0
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(exchangePatience))
+	conn.SetDeadline(time.Now().Add(lab.Patience))
 	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: lb\r\n\r\n", path)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

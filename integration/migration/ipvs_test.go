@@ -168,7 +168,7 @@ func (m *migration) startLightLoad(t *testing.T, targets []target) {
 	m.load = l
 	for _, x := range targets {
 		l.worker(m.net.client, func() { l.last(x) })
-		conn, err := net.DialTimeout(x.network, x.address.String(), exchangePatience)
+		conn, err := net.DialTimeout(x.network, x.address.String(), lab.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func (m *migration) expectRefused(t *testing.T) {
 		shape.ClusterIP(1).String() + ":30000", shape.ClusterIP(1).String() + ":9022",
 		shape.LoadBalancer(2).String() + ":9022"} {
 		err := m.net.client.Do(func() error {
-			conn, err := net.DialTimeout("tcp", at, exchangePatience)
+			conn, err := net.DialTimeout("tcp", at, lab.Patience)
 			if err == nil {
 				conn.Close()
 			}

@@ -37,12 +37,8 @@ type target struct {
 	address netip.AddrPort
 }
 
-// exchangePatience is for one exchange on a busy machine. slowExchange is what counts as slow: the kernel
-// sends a lost SYN again after a second.
-const (
-	exchangePatience = 20 * time.Second
-	slowExchange     = 700 * time.Millisecond
-)
+// slowExchange is what counts as slow: the kernel sends a lost SYN again after a second.
+const slowExchange = 700 * time.Millisecond
 
 // A stream makes a new connection each streamPause, 250 in a second. It is longer where the processor is emulated.
 var streamPause = flag.Duration("pause", 4*time.Millisecond, "between two new connections of a stream of the load")
@@ -96,7 +92,7 @@ func (l *load) stream(targets []target, pause time.Duration, good *atomic.Int64)
 // once makes a connection, sends something and waits for the echo.
 func (l *load) once(x target) bool {
 	began := time.Now()
-	conn, err := net.DialTimeout(x.network, x.address.String(), exchangePatience)
+	conn, err := net.DialTimeout(x.network, x.address.String(), lab.Patience)
 	if err != nil {
 		return l.fail("new connection to %s %s: %v", x.network, x.address, err)
 	}
@@ -112,7 +108,7 @@ func (l *load) once(x target) bool {
 
 // last keeps one connection and uses it again and again.
 func (l *load) last(x target) {
-	conn, err := net.DialTimeout(x.network, x.address.String(), exchangePatience)
+	conn, err := net.DialTimeout(x.network, x.address.String(), lab.Patience)
 	if err != nil {
 		l.fail("lasting connection to %s %s: %v", x.network, x.address, err)
 		return
@@ -147,7 +143,7 @@ type exchanger interface {
 
 // exchange sends a byte and reads it back.
 func exchange(conn exchanger) error {
-	if err := conn.SetDeadline(time.Now().Add(exchangePatience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(lab.Patience)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte{'x'}); err != nil {
