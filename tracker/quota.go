@@ -24,7 +24,7 @@ const (
 )
 
 // JointFrom is from how many elements of direct lists on, ports times endpoints, ports of a Service share their lists.
-// They go on to share them until it is half of that, so that an endpoint that comes and goes does not move them.
+// They go on to share them until it is a sixteenth of that, so that an endpoint that comes and goes does not move them.
 const JointFrom = 1024
 
 // jointFrom is JointFrom. Random tests lower it.

@@ -96,7 +96,7 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 	}
 }
 
-// TestSharingBegins: ports share a list from 1,024 elements on, and until it would be half of that. A new process goes
+// TestSharingBegins: ports share a list from 1,024 elements on, and until it would be a sixteenth. A new process goes
 // on as it finds the table.
 func TestSharingBegins(t *testing.T) {
 	defer func(places int) { manyPlaces = places }(manyPlaces)
@@ -106,7 +106,7 @@ func TestSharingBegins(t *testing.T) {
 	for _, step := range []struct {
 		endpoints int
 		joint     bool
-	}{{31, false}, {63, false}, {64, true}, {63, true}, {32, true}, {31, false}, {63, false}, {100, true}, {0, false},
+	}{{31, false}, {63, false}, {64, true}, {63, true}, {4, true}, {3, false}, {63, false}, {100, true}, {0, false},
 		{64, true}} {
 		if _, joint := lengthen(t, r, ports, step.endpoints); joint != step.joint {
 			t.Fatalf("%d endpoints: sharing is %v", step.endpoints, joint)
@@ -119,9 +119,9 @@ func TestSharingBegins(t *testing.T) {
 				diff.Ops[0].Text())
 		}
 	}
-	next := NewRuleset(testConfig()) // half of the endpoints left while no process ran
+	next := NewRuleset(testConfig()) // most endpoints left while no process ran
 	next.Adopt(r.Want())
-	next.Apply(sharingWorld(ports, 20))
+	next.Apply(sharingWorld(ports, 3))
 	for name, set := range next.Want()[nft.IP].Sets {
 		if strings.HasPrefix(name, layout.AddressesPrefix) || strings.HasPrefix(name, layout.PortsPrefix) {
 			t.Errorf("%s is kept, with %d elements", name, len(set.Map))
@@ -175,7 +175,7 @@ func TestSharingInKernel(t *testing.T) {
 	r := NewRuleset(testConfig())
 	commit(t, client, change.Diff(nil, r.Want()))
 	r.Committed()
-	for _, endpoints := range []int{63, 64, 70, 40, 31, 80} {
+	for _, endpoints := range []int{63, 64, 70, 40, 3, 80} {
 		r.Apply(sharingWorld(16, endpoints))
 		batch := r.Changes()
 		first, rest := change.TwoPhases(&batch)
@@ -255,7 +255,7 @@ func TestSharingPackets(t *testing.T) {
 		}
 		return at
 	}
-	for _, endpoints := range []int{63, 64, 40, 31, 70, 31, 100} {
+	for _, endpoints := range []int{63, 64, 40, 3, 70, 3, 100} {
 		apply(endpoints)
 		list, hit := sharingWorld(1, endpoints).Changed[0].Cluster, make(map[netip.Addr]bool)
 		for i := range 20 * ports {
