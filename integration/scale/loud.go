@@ -171,9 +171,9 @@ func (o *options) tenants() []tenant {
 			loudSlice(half, 0, endpoints[:500]), friends{o.part(500), gone, [2]int{0, 1}, nil}),
 		leave,
 		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev,
-			friends{o.part(8), [2]int{0, 320}, [2]int{0, 321}, nil}},
+			friends{o.part(8), [2]int{0, 320}, [2]int{0, 321}, []edit{hashed}}},
 		{"3 new Services with Maglev a second", 3, first(fresh), fresh,
-			friends{1, [2]int{0, 320}, [2]int{320, 640}, nil}},
+			friends{1, [2]int{0, 320}, [2]int{320, 640}, []edit{hashed}}},
 		{"1,000 Services lose and get their endpoints", 5, first(flap), flap, friends{some, gone, [2]int{0, 2}, nil}},
 	}
 }
