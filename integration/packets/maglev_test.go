@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,6 +159,51 @@ func midFlow(t *testing.T, b *bench, want map[hashedClient]netip.AddrPort) {
 	}
 	if found != len(want) {
 		t.Errorf("%d connections are picked up, want %d", found, len(want))
+	}
+}
+
+// TestNoConnectionIsLostBetweenSlotTables: while slot tables of 4,001 and 8,009 slots follow one another, each new
+// connection gets to an endpoint.
+func TestNoConnectionIsLostBetweenSlotTables(t *testing.T) {
+	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:10:244::/48")})
+	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
+	show := func(n int, tick string) {
+		list := append(hashedObjects("source-ip-port", n, false), tickService(tick))
+		objects.Write(t, "objects.yaml", lab.Manifest(list...))
+	}
+	show(40, "first")
+	p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
+	t.Cleanup(func() { logOnFailure(t, p) })
+	heard.Next(t, lab.About("shop/first:http"))
+	const rounds, bursts, burst = 12, 3, 200
+	removed := 0 // tables
+	for family := range 2 {
+		b.port = firstPort - 1
+		hosts := lab.Addresses(movingHost(1, family), 42)
+		for round := range rounds {
+			show([]int{42, 40}[round%2], fmt.Sprint("round-", family, "-", round))
+			for range bursts {
+				outcomes, err := b.try(flow{From: hashedClients[family], Via: "external", Proto: "tcp",
+					To: netip.AddrPortFrom(movingIP(0, family), 80)}, burst)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for sent, o := range outcomes {
+					if o.result != delivered || !slices.Contains(hosts, o.endpoint.Addr()) {
+						t.Errorf("round %d: %s: %s", round, sent, o)
+					}
+				}
+			}
+			for _, n := range heard.Next(t, lab.About(fmt.Sprint("shop/round-", family, "-", round, ":http"))) {
+				if strings.HasPrefix(n.String(), "delete set "+[]string{"ip", "ip6"}[family]+" slots-") {
+					removed++
+				}
+			}
+		}
+	}
+	if removed == 0 {
+		t.Error("no slot table was removed")
 	}
 }
 
