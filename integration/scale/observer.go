@@ -89,7 +89,7 @@ func (o *observer) note(notices []lab.Notice, now time.Time) {
 // mayEnd reports whether a notice may be about an address that is on its way. A large commit has thousands of notices:
 // to decode them all would take longer than the commit, and count as lag. The mutex is held.
 func (o *observer) mayEnd(n lab.Notice) bool {
-	if len(o.waiting) > 8 {
+	if len(o.waiting) > 8 { // to search for each takes longer
 		return true
 	}
 	for addr := range o.waiting {

@@ -233,6 +233,9 @@ func TestAnotherSizeAtStart(t *testing.T) {
 		restarted := NewRuleset(testConfig())
 		restarted.Adopt(r.Want())
 		restarted.Apply(maglevWorld(cluster(1, tt.endpoints)))
+		if tt.table == 1 { // the first commit is refused, and the size has changed once more
+			restarted.Apply(maglevWorld(cluster(1, 2*tt.endpoints)))
+		}
 		want := restarted.Want()[nft.IP]
 		for _, chain := range want.Chains {
 			number, ok := layout.ListOfChain(chain.Name)

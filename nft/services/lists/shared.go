@@ -20,7 +20,7 @@ import (
 // kernel goes through all rules that look something up there, and walks over the map for each such
 // rule that comes: 2,000 Service ports with shared lists of ten endpoints took 5 s, where direct lists
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
-// product is large, and each Service port has maps for its own.
+// product is large, and each Service port has maps of its own.
 type Shared struct {
 	Number  uint32 // stands in the names of its chains
 	id      tracker.PortID
@@ -106,7 +106,7 @@ func (w *Writer) setHalf(s *Shared, h *half, want Places) {
 		w.Write(s.slotsMap(h, h.table), layout.ListKey(s.Number, h.local, h.table), s.comment, h.shown, want)
 	default:
 		h.switched = w.journal.Tracking()
-		h.table = h.unused(want.Len())
+		h.table, h.found = h.unused(want.Len()), 0
 		w.makeTable(s, h, h.table, want)
 		w.Write(s.slotsMap(h, h.table), layout.ListKey(s.Number, h.local, h.table), s.comment, Places{}, want)
 	}

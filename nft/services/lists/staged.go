@@ -26,7 +26,7 @@ type slotTables struct {
 	// switched says that packets find another table from the next commit on. Until then the old one stays: a packet
 	// that is under way may have read the chain's old rules.
 	switched bool
-	found    int // how long the list was that the kernel had in table at the start
+	found    int // how long the list is that the kernel has in table, from the start until a table is chosen
 }
 
 // A tableState is what the chain of a slot table follows from; its map comes and goes with it.
@@ -35,8 +35,7 @@ type tableState struct {
 	leaving bool // the next commit removes it
 }
 
-// unused returns a table that is free. Before the first commit it is the one that the kernel has, if that has as many
-// slots.
+// unused returns a table that is free. At the start it is the one that the kernel has, if that has as many slots.
 func (t *slotTables) unused(slots int) layout.ListTable {
 	if t.free(t.table) && (t.found == 0 || t.found == slots) {
 		return t.table
