@@ -1,13 +1,8 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -16,17 +11,12 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // groupDestroy is NFNLGRP_CONNTRACK_DESTROY of linux/netfilter/nfnetlink.h: an entry has left the table.
 const groupDestroy = 3
-
-// Where things are in a message: struct nlmsghdr, then struct nfgenmsg, then attributes.
-const (
-	attributesAt    = unix.SizeofNlMsghdr + 4
-	attributeHeader = 4
-)
 
 // Endings reports the connections whose destination was translated and that ended: the kernel removed their
 // entry. The kernel drops the events of all others before they take room in the socket's buffer. An Endings
@@ -46,15 +36,12 @@ type Endings struct {
 
 // Listen starts to listen in the network namespace of the calling thread; buffer is how many bytes of events may
 // wait for Next, as the kernel counts them: about 1 KiB for each connection. It needs CAP_NET_ADMIN.
-func Listen(buffer int) (*Endings, error) {
-	e, err := listen(buffer)
-	if err != nil {
-		return nil, fmt.Errorf("listen to conntrack: %w", err)
-	}
-	return e, nil
-}
-
-func listen(buffer int) (*Endings, error) {
+func Listen(buffer int) (e *Endings, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("listen to conntrack: %w", err)
+		}
+	}()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
 	if err != nil {
 		return nil, err
@@ -66,11 +53,8 @@ func listen(buffer int) (*Endings, error) {
 	if err == nil {
 		err = conn.JoinGroup(groupDestroy) // last: nothing comes before the filter
 	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
+	raw, rawErr := conn.SyscallConn()
+	if err = errors.Join(err, rawErr); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &Endings{conn: conn, raw: raw, buffer: make([]byte, receiveBuffer), timeouts: readTimeouts("/proc/sys")}, nil
@@ -79,12 +63,12 @@ func listen(buffer int) (*Endings, error) {
 // translatedOnly returns the filter: accept a message if its CTA_STATUS has IPS_DST_NAT.
 func translatedOnly() []bpf.RawInstruction {
 	program, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadConstant{Dst: bpf.RegA, Val: attributesAt},
+		bpf.LoadConstant{Dst: bpf.RegA, Val: attr.MessageHeader + attr.NetfilterHeader},
 		bpf.LoadConstant{Dst: bpf.RegX, Val: ctaStatus},
 		bpf.LoadExtension{Num: bpf.ExtNetlinkAttr}, // A: where attribute X is, searched from A on; 0 if there is none
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 3},
 		bpf.TAX{},
-		bpf.LoadIndirect{Off: attributeHeader, Size: 4},
+		bpf.LoadIndirect{Off: attr.Header, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: uint32(DestinationNAT), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 		bpf.RetConstant{Val: ^uint32(0)},
@@ -133,24 +117,17 @@ func (e *Endings) Next(visit func(*Flow)) error {
 }
 
 // read calls visit for each connection in a datagram.
-func (e *Endings) read(data []byte, visit func(*Flow)) error {
-	for len(data) >= unix.SizeofNlMsghdr {
-		length := binary.NativeEndian.Uint32(data)
-		kind := netlink.HeaderType(binary.NativeEndian.Uint16(data[4:]))
-		if length < unix.SizeofNlMsghdr || uint64(length) > uint64(len(data)) {
-			return errMalformed
+func (e *Endings) read(data []byte, visit func(*Flow)) (err error) {
+	attr.Replies(data, func(message attr.Reply) {
+		if netlink.HeaderType(message.Type) != typeDelete || err != nil {
+			return
 		}
-		if kind == typeDelete {
-			var err error
-			if e.flow, err = decode(data[unix.SizeofNlMsghdr:length]); err != nil {
-				return err
-			}
+		if e.flow, err = decode(message.Body); err == nil {
 			e.flow.Idle = e.timeouts.idle(&e.flow)
 			visit(&e.flow)
 		}
-		data = data[min(uint64(len(data)), (uint64(length)+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
-	}
-	return nil
+	})
+	return err
 }
 
 // Lost returns how many connections ended since the last call of Lost whose event the kernel dropped, because
@@ -188,14 +165,7 @@ type timeouts struct {
 // readTimeouts leaves out what cannot be read.
 func readTimeouts(root string) (t timeouts) {
 	read := func(name string) time.Duration {
-		text, err := os.ReadFile(filepath.Join(root, "net/netfilter/nf_conntrack_"+name))
-		if err != nil {
-			return 0
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			return 0
-		}
+		n, _ := readSysctl(root, "net.netfilter.nf_conntrack_"+name)
 		return time.Duration(n) * time.Second
 	}
 	// The states in the order of enum tcp_conntrack; 0 is none.

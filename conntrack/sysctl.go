@@ -38,13 +38,10 @@ type Settings struct {
 // Usage returns how many entries the connection tracking table of this network namespace has, and how
 // many it may have; root is usually /proc/sys.
 func Usage(root string) (entries, limit int64, err error) {
-	for name, value := range map[string]*int64{"nf_conntrack_count": &entries, "nf_conntrack_max": &limit} {
-		text, err := os.ReadFile(filepath.Join(root, "net/netfilter", name))
-		if err != nil {
-			return 0, 0, fmt.Errorf("sysctl net.netfilter.%s: %w", name, cause(err))
-		}
-		if *value, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
-			return 0, 0, fmt.Errorf("sysctl net.netfilter.%s: have %q, which is not a number", name, text)
+	for name, value := range map[string]*int64{"count": &entries, "max": &limit} {
+		name = "net.netfilter.nf_conntrack_" + name
+		if *value, err = readSysctl(root, name); err != nil {
+			return 0, 0, fmt.Errorf("sysctl %s: %w", name, err)
 		}
 	}
 	return entries, limit, nil
@@ -117,25 +114,34 @@ func atLeast(have, want int64) bool { return have >= want }
 // apply sets one sysctl unless keep accepts its present value.
 func apply(root, name string, want int64, keep func(have, want int64) bool) Sysctl {
 	s := Sysctl{Name: name, Want: want}
-	path := filepath.Join(root, strings.ReplaceAll(name, ".", "/"))
-	text, err := os.ReadFile(path)
+	var err error
+	if s.Have, err = readSysctl(root, name); err == nil && !keep(s.Have, want) {
+		if err = os.WriteFile(sysctlFile(root, name), []byte(strconv.FormatInt(want, 10)), 0); err != nil {
+			err = fmt.Errorf("have %d: %w", s.Have, cause(err))
+		}
+		s.Changed = err == nil
+	}
 	if err != nil {
-		s.Err = fmt.Errorf("sysctl %s: want %d, cannot be read: %w; %s", name, want, cause(err), s.remedy(err))
-		return s
+		s.Err = fmt.Errorf("sysctl %s: want %d, %w; %s", name, want, err, s.remedy(err))
 	}
-	if s.Have, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
-		s.Err = fmt.Errorf("sysctl %s: want %d, have %q, which is not a number; %s", name, want, text, s.remedy(err))
-		return s
-	}
-	if keep(s.Have, want) {
-		return s
-	}
-	if err := os.WriteFile(path, []byte(strconv.FormatInt(want, 10)), 0); err != nil {
-		s.Err = fmt.Errorf("sysctl %s: want %d, have %d: %w; %s", name, want, s.Have, cause(err), s.remedy(err))
-		return s
-	}
-	s.Changed = true
 	return s
+}
+
+// readSysctl returns the value of a sysctl. The error does not name it.
+func readSysctl(root, name string) (int64, error) {
+	text, err := os.ReadFile(sysctlFile(root, name))
+	if err != nil {
+		return 0, fmt.Errorf("cannot be read: %w", cause(err))
+	}
+	value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("have %q, which is not a number", text)
+	}
+	return value, nil
+}
+
+func sysctlFile(root, name string) string {
+	return filepath.Join(root, strings.ReplaceAll(name, ".", "/"))
 }
 
 // remedy says how an administrator can mend err.
@@ -156,40 +162,12 @@ func cause(err error) error {
 	return err
 }
 
-// OnlineCPUs returns how many CPUs are online according to path, usually
-// /sys/devices/system/cpu/online. A container limited to some CPUs still counts all CPUs of the
-// node: the table belongs to the node.
+// OnlineCPUs returns how many CPUs are online according to path, usually /proc/stat. A container limited to some CPUs
+// still counts all CPUs of the node: the table belongs to the node.
 func OnlineCPUs(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, fmt.Errorf("count online CPUs: %w", err)
 	}
-	n, err := countCPUs(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0, fmt.Errorf("count online CPUs: %s: %w", path, err)
-	}
-	return n, nil
-}
-
-// maxCPU is above every CPU number that Linux supports.
-const maxCPU = 1 << 16
-
-// countCPUs counts the members of a list such as "0-3,8,10-11". The kernel prints ranges in
-// ascending order that do not overlap.
-func countCPUs(list string) (n int, err error) {
-	next := uint64(0) // the smallest number that may follow
-	for item := range strings.SplitSeq(list, ",") {
-		low, high, isRange := strings.Cut(item, "-")
-		if !isRange {
-			high = low
-		}
-		first, err1 := strconv.ParseUint(low, 10, 64)
-		last, err2 := strconv.ParseUint(high, 10, 64)
-		if err1 != nil || err2 != nil || first < next || last < first || last >= maxCPU {
-			return 0, fmt.Errorf("%q in %q is not a CPU or an ascending range of CPUs", item, list)
-		}
-		n += int(last - first + 1)
-		next = last + 1
-	}
-	return n, nil
+	return strings.Count(string(text), "\ncpu"), nil // one line each, below the one of all
 }

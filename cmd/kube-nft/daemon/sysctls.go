@@ -16,7 +16,7 @@ import (
 // Paths of kernel settings. Services work without them, so no error here is fatal.
 const (
 	sysctlRoot = "/proc/sys"
-	onlineCPUs = "/sys/devices/system/cpu/online"
+	onlineCPUs = "/proc/stat"
 	oomScore   = "/proc/self/oom_score_adj"
 )
 
