@@ -68,22 +68,17 @@ func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	messages := make([]netlink.Message, len(batch))
+	sent := make([]netlink.Message, len(batch))
 	for i := range batch {
-		messages[i] = netlink.Message{
+		sent[i] = netlink.Message{
 			Header: netlink.Header{Type: typeDelete, Flags: netlink.Request},
 			Data:   encodeDelete(&batch[i]),
 		}
 	}
-	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
-	if messages, err = conn.SendMessages(messages); err != nil {
+	sent[len(sent)-1].Header.Flags |= netlink.Acknowledge
+	if sent, err = conn.SendMessages(sent); err != nil {
 		return 0, fmt.Errorf("delete conntrack entries: %w", err)
 	}
-	return t.outcome(conn, batch, messages)
-}
-
-// outcome reads answers up to the answer to the last message.
-func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message) (deleted int, err error) {
 	deleted = len(batch)
 	for {
 		sequence, refused := answer(conn)

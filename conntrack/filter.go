@@ -35,30 +35,25 @@ func (f *Filter) status() (mask, value Status) {
 	return mask, value
 }
 
-// everyStale returns the filters that together select every flow of a family that can be stale: UDP flows, and
-// unanswered flows of any protocol. Established connections of TCP and SCTP, usually most of all flows, leave
-// the kernel only if resets says that some of them may be stale, and if they are translated.
-func everyStale(family tracker.Family, resets bool) []Filter {
-	filters := []Filter{
-		{Family: family, Protocol: tracker.UDP},
-		{Family: family, Unanswered: true},
+// staleFilters returns the filters that select flows of a family that may be stale: UDP flows, unanswered flows of any
+// protocol, and translated connections of TCP and SCTP. The latter, usually most of all flows, leave the kernel only
+// if some of them may have to end. A filter does not name addresses: each dump walks the whole table in the kernel,
+// whatever it selects.
+func staleFilters(family tracker.Family, udp, unanswered, streams bool) (filters []Filter) {
+	if udp {
+		filters = append(filters, Filter{Family: family, Protocol: tracker.UDP})
 	}
-	if resets {
-		filters = append(filters, translatedStreams(family)...)
+	if unanswered {
+		filters = append(filters, Filter{Family: family, Unanswered: true})
+	}
+	if streams {
+		filters = append(filters, Filter{Family: family, Protocol: tracker.TCP, Translated: true},
+			Filter{Family: family, Protocol: tracker.SCTP, Translated: true})
 	}
 	return filters
 }
 
-// translatedStreams returns the filters for translated connections of TCP and SCTP.
-func translatedStreams(family tracker.Family) []Filter {
-	return []Filter{
-		{Family: family, Protocol: tracker.TCP, Translated: true},
-		{Family: family, Protocol: tracker.SCTP, Translated: true},
-	}
-}
-
-// filters returns what must be read to find every flow that the changes made stale. A filter does not name
-// addresses: each dump walks the whole table in the kernel, whatever it selects.
+// filters returns what must be read to find every flow that the changes made stale.
 func (s *changeSet) filters() (filters []Filter) {
 	for _, family := range tracker.Families {
 		var udp, appeared, resets bool
@@ -73,15 +68,7 @@ func (s *changeSet) filters() (filters []Filter) {
 			}
 			appeared = appeared || change.Appeared
 		}
-		if udp {
-			filters = append(filters, Filter{Family: family, Protocol: tracker.UDP})
-		}
-		if appeared {
-			filters = append(filters, Filter{Family: family, Unanswered: true})
-		}
-		if resets {
-			filters = append(filters, translatedStreams(family)...)
-		}
+		filters = append(filters, staleFilters(family, udp, appeared, resets)...)
 	}
 	return filters
 }

@@ -34,10 +34,12 @@ const (
 type TCPState uint8
 
 // SYNSent is the state after a SYN without an answer (TCP_CONNTRACK_SYN_SENT), finWait the first one of a connection
-// that ends (TCP_CONNTRACK_FIN_WAIT).
+// that ends (TCP_CONNTRACK_FIN_WAIT). Nothing more comes from TCP_CONNTRACK_LAST_ACK to TCP_CONNTRACK_CLOSE.
 const (
 	SYNSent TCPState = 1
 	finWait TCPState = 4
+	lastACK TCPState = 6
+	closed  TCPState = 8
 )
 
 // A Flow is one entry of the connection tracking table.
@@ -101,4 +103,9 @@ func (f *Flow) Bypasses() bool {
 		return f.TCPState == SYNSent
 	}
 	return false
+}
+
+// Ended reports whether nothing more is to come of a connection: TCP has said goodbye in both directions, or was reset.
+func (f *Flow) Ended() bool {
+	return lastACK <= f.TCPState && f.TCPState <= closed
 }

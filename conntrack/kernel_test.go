@@ -56,6 +56,9 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 	}
 }
 
+// typeNew is IPCTNL_MSG_CT_NEW.
+const typeNew = typeGet - 1
+
 // creation returns the message IPCTNL_MSG_CT_NEW for flow.
 func creation(flow *Flow) netlink.Message {
 	return netlink.Message{

@@ -12,8 +12,7 @@ import (
 
 // Message types of ctnetlink: the subsystem in the upper byte, the operation below.
 const (
-	typeNew    netlink.HeaderType = 1 << 8   // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
-	typeGet    netlink.HeaderType = 1<<8 | 1 // IPCTNL_MSG_CT_GET
+	typeGet    netlink.HeaderType = 1<<8 | 1 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 	typeDelete netlink.HeaderType = 1<<8 | 2 // IPCTNL_MSG_CT_DELETE
 )
 
@@ -31,12 +30,6 @@ const (
 	ctaTimestamp  = 20
 	ctaFilter     = 25
 	ctaStatusMask = 26
-
-	ctaCountersPackets = 1
-	ctaCountersBytes   = 2
-
-	ctaTimestampStart = 1
-	ctaTimestampStop  = 2
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -80,11 +73,11 @@ func decode(data []byte) (flow Flow, err error) {
 		case ctaProtoInfo:
 			flow.TCPState = decodeTCPState(list.Nested())
 		case ctaSent:
-			flow.Sent = decodeCounter(list.Nested())
+			flow.Sent.Packets, flow.Sent.Bytes = decodePair(list.Nested())
 		case ctaReturned:
-			flow.Returned = decodeCounter(list.Nested())
+			flow.Returned.Packets, flow.Returned.Bytes = decodePair(list.Nested())
 		case ctaTimestamp:
-			flow.Started, flow.Stopped = decodeTimestamp(list.Nested())
+			flow.Started, flow.Stopped = decodePair(list.Nested())
 		case ctaID:
 			flow.ID = list.Uint32()
 		case ctaZone:
@@ -140,28 +133,18 @@ func decodeTuple(list attr.Reader, zone uint16) (Tuple, uint16) {
 	}, zone
 }
 
-func decodeCounter(list attr.Reader) (c Counter) {
+// decodePair returns two numbers: CTA_COUNTERS_PACKETS and CTA_COUNTERS_BYTES, or CTA_TIMESTAMP_START and
+// CTA_TIMESTAMP_STOP.
+func decodePair(list attr.Reader) (first, second uint64) {
 	for list.Next() {
 		switch list.Type {
-		case ctaCountersPackets:
-			c.Packets = list.Uint64()
-		case ctaCountersBytes:
-			c.Bytes = list.Uint64()
+		case 1:
+			first = list.Uint64()
+		case 2:
+			second = list.Uint64()
 		}
 	}
-	return c
-}
-
-func decodeTimestamp(list attr.Reader) (start, stop uint64) {
-	for list.Next() {
-		switch list.Type {
-		case ctaTimestampStart:
-			start = list.Uint64()
-		case ctaTimestampStop:
-			stop = list.Uint64()
-		}
-	}
-	return start, stop
+	return first, second
 }
 
 // decodeTCPState returns 0 when the protocol information is not TCP's.

@@ -45,7 +45,7 @@ func (r *Reconciler) Clean(ctx context.Context, changes []tracker.FlowChange, de
 func (r *Reconciler) Full(ctx context.Context, changes []tracker.FlowChange, desired Desired) (Result, error) {
 	var filters []Filter
 	for _, family := range tracker.Families {
-		filters = append(filters, everyStale(family, desired.AnyResets())...)
+		filters = append(filters, staleFilters(family, true, true, desired.AnyResets())...)
 	}
 	set := newChangeSet(changes, desired)
 	return r.clean(ctx, filters, func(flow *Flow) bool { return stale(flow, desired) || set.stale(flow) })

@@ -304,7 +304,8 @@ func TestChange(t *testing.T) {
 // TestFiltersOfFullCleanUp checks that nothing stale escapes the filters of a full clean-up.
 func TestFiltersOfFullCleanUp(t *testing.T) {
 	for _, tt := range staleCases {
-		asked := slices.ContainsFunc(everyStale(tracker.IPv4, true), func(f Filter) bool { return f.Matches(&tt.flow) })
+		matches := func(f Filter) bool { return f.Matches(&tt.flow) }
+		asked := slices.ContainsFunc(staleFilters(tracker.IPv4, true, true, true), matches)
 		if tt.stale && !asked {
 			t.Errorf("%s: not selected", tt.name)
 		}
@@ -334,11 +335,11 @@ func TestFiltersOfChanges(t *testing.T) {
 		}, {
 			name:    "endpoint of TCP removed, with resets",
 			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: gone}},
-			want:    translatedStreams(tracker.IPv4),
+			want:    staleFilters(tracker.IPv4, false, false, true),
 		}, {
 			name:    "resets asked for",
 			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.40:443"), Reset: true}},
-			want:    translatedStreams(tracker.IPv4),
+			want:    staleFilters(tracker.IPv4, false, false, true),
 		}, {
 			name:    "frontend of TCP appeared",
 			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},

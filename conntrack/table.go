@@ -78,12 +78,7 @@ func (t *Table) ready() (*netlink.Conn, error) {
 // come from the last attempt.
 func (t *Table) Flows(ctx context.Context, filter Filter, keep func(*Flow) bool) (flows []Flow, err error) {
 	for range dumpAttempts {
-		flows, err = t.dump(ctx, filter, keep)
-		if refusesFilter(err) && !t.unfiltered {
-			t.unfiltered = true
-			flows, err = t.dump(ctx, filter, keep)
-		}
-		if !errors.Is(err, ErrInterrupted) {
+		if flows, err = t.dump(ctx, filter, keep); !errors.Is(err, ErrInterrupted) {
 			break
 		}
 	}
@@ -93,15 +88,59 @@ func (t *Table) Flows(ctx context.Context, filter Filter, keep func(*Flow) bool)
 	return flows, nil
 }
 
+// Visit calls visit for up to budget flows that filter selects. The flow is valid during the call only.
+// complete is false if there are more flows, or if the table changed so that some may be missing. What is
+// beyond the budget is not read from the kernel.
+func (t *Table) Visit(ctx context.Context, filter Filter, budget int, visit func(*Flow)) (complete bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	seen, enough := 0, false
+	_, err = t.dump(ctx, filter, func(flow *Flow) bool {
+		switch {
+		case enough:
+		case seen == budget:
+			// The rest of the dump ends with its socket: reading fails from here on, and the next request gets
+			// another socket.
+			enough, t.broken = true, true
+			_ = t.conn.SetReadDeadline(time.Unix(1, 0))
+			stop()
+		default:
+			seen++
+			visit(flow)
+		}
+		return false
+	})
+	switch {
+	case enough:
+		t.broken = true
+		return false, nil
+	case errors.Is(err, ErrInterrupted):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read conntrack table: %w", err)
+	}
+	return true, nil
+}
+
 // refusesFilter reports whether err means that the kernel refuses a filter. Kernels before 5.8 do
 // not refuse it; they ignore it and send everything.
 func refusesFilter(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// dump makes one attempt. It compares every flow with filter, whatever the kernel was asked for. A
-// kernel that has refused a filter sends all flows of the family.
+// dump makes one attempt, and another one if the kernel refuses the filter: then it is asked for all flows of the
+// family, from now on.
 func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error) {
+	flows, err := t.tryDump(ctx, filter, keep)
+	if refusesFilter(err) && !t.unfiltered {
+		t.unfiltered = true
+		return t.tryDump(ctx, filter, keep)
+	}
+	return flows, err
+}
+
+// tryDump compares every flow with filter, whatever the kernel was asked for.
+func (t *Table) tryDump(ctx context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error) {
 	conn, err := t.ready()
 	if err != nil {
 		return nil, err
