@@ -49,6 +49,27 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 	}
 }
 
+// TestForeignProxyWhileRefused: kube-nft does not serve next to kube-proxy before it has committed.
+func TestForeignProxyWhileRefused(t *testing.T) {
+	d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
+	d.monitor, _ = newTestMonitor(t)
+	d.takeover = d.newTakeover(nil)
+	expect := func(when string, want map[migrate.State]bool) {
+		for _, state := range migrate.States {
+			d.takeover.latest.Store(progress{state: state})
+			if got := d.replaces(); got != want[state] {
+				t.Errorf("state %s %s the first commit: got %t, want %t", state, when, got, want[state])
+			}
+		}
+	}
+	expect("before", map[migrate.State]bool{migrate.Replacing: true, migrate.Refused: true})
+	d.monitor.proxy.Updated(time.Now())
+	expect("after", map[migrate.State]bool{migrate.Replacing: true})
+	if d.takeover = nil; d.replaces() {
+		t.Error("a daemon without a takeover has one at work")
+	}
+}
+
 // TestFailedStartClosesSockets: those of the sync loop and of scrapes.
 func TestFailedStartClosesSockets(t *testing.T) {
 	var clients []*kernel.Client

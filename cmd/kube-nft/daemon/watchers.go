@@ -23,7 +23,7 @@ import (
 func (s *syncer) watchNeighbours(ctx context.Context) {
 	c, m := s.daemon.config, s.daemon.monitor
 	w := &neighbours.Watch{Log: s.daemon.log,
-		Pauses: func() bool { return s.daemon.takeover.progress().state == migrate.Replacing },
+		Pauses: s.daemon.replaces,
 		Warn:   func(reason, text string) { m.events.Node(reason, "Watch", text) }}
 	setRefusals := m.metrics.ForwardRefusals()
 	if c.ServiceProxyName == "" { // with a name, another proxy belongs on this node
@@ -36,6 +36,12 @@ func (s *syncer) watchNeighbours(ctx context.Context) {
 		})
 	}
 	s.group.Go(func() error { return w.Forward(ctx, &s.sample, 1<<c.MasqueradeBit, setRefusals) })
+}
+
+// replaces reports whether a takeover deals with kube-proxy's rules, or is refused before kube-nft serves.
+func (d *daemon) replaces() bool {
+	state := d.takeover.progress().state
+	return state == migrate.Replacing || state == migrate.Refused && !d.monitor.proxy.Ready()
 }
 
 // newEjection returns the watcher of endpoints that do not answer. It watches once it runs and a Service asks for it.

@@ -26,7 +26,7 @@ const proxyInterval = 5 * time.Second
 type Watch struct {
 	Log    *zap.Logger
 	Warn   func(reason, text string) // records an event
-	Pauses func() bool               // a takeover is at work: it deals with kube-proxy's rules
+	Pauses func() bool               // kube-proxy's rules concern a takeover alone
 }
 
 // Proxy notices when kube-proxy programs this node as well, whether it has come back after a takeover or was never to
