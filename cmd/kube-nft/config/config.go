@@ -92,8 +92,6 @@ type Config struct {
 	BindAddressHardFail bool
 	// Profiling requests /debug/pprof and /debug/flags at the Metrics address.
 	Profiling bool
-	// Statusz and Flagz request /statusz and /flagz there.
-	Statusz, Flagz bool
 	// Gates say what kube-nft does of each known gate, whether a flag, the file or the default decides it.
 	Gates map[string]bool
 

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,11 +31,11 @@ const (
 
 // Names of gates whose values decide something.
 const (
+	GateFlagz     = "ComponentFlagz"
+	GateStatusz   = "ComponentStatusz"
 	gateAllAlpha  = "AllAlpha"
 	gateAllBeta   = "AllBeta"
-	gateFlagz     = "ComponentFlagz"
 	gateLocalhost = "KubeProxyNFTablesLocalhostNodePorts"
-	gateStatusz   = "ComponentStatusz"
 	gateWatchList = "WatchListClient"
 	// KEP-5707: it came with 1.36, where it is on; it is planned to be off by default from 1.40 on.
 	gateExternalIPs = "AllowServiceExternalIPs"
@@ -54,8 +53,8 @@ var Gates = []Gate{
 		False: "turns them off"},
 	{Name: gateExternalIPs, Stage: "deprecated", On: true, True: "external IPs are served that `--external-ips` allows",
 		False: "stands for `--external-ips=none`, unless that flag or its field is given"},
-	{Name: gateFlagz, Stage: beta, On: true, True: "serves `/flagz` at the metrics address", False: "does not"},
-	{Name: gateStatusz, Stage: beta, On: true, True: "serves `/statusz` at the metrics address", False: "does not"},
+	{Name: GateFlagz, Stage: beta, On: true, True: "serves `/flagz` at the metrics address", False: "does not"},
+	{Name: GateStatusz, Stage: beta, On: true, True: "serves `/statusz` at the metrics address", False: "does not"},
 	{Name: "KubeProxyIPVS", Stage: "deprecated", Anyway: "there is no IPVS mode"},
 	// KEP-6032: kube-proxy has it on from 1.38 on. Here the addresses alone decide while it is not given.
 	{Name: gateLocalhost, Stage: alpha, On: true,
@@ -77,47 +76,25 @@ var Gates = []Gate{
 		False: "objects come as an ordinary list"},
 }
 
-// gateNamed returns a gate, or nil.
-func gateNamed(name string) *Gate {
-	i := slices.IndexFunc(Gates, func(g Gate) bool { return g.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &Gates[i]
-}
-
-// gate returns the value of a known gate: what is given for it, else for its stage, else its default.
-func (r *reading) gate(name string) bool {
-	given, known := r.proxy.FeatureGates, gateNamed(name)
-	all, staged := map[string]string{alpha: gateAllAlpha, beta: gateAllBeta}[known.Stage]
-	if value, found := given[name]; found {
-		return value
-	}
-	if value, found := given[all]; staged && found {
-		return value
-	}
-	return known.On
-}
-
-// resolveGates reports the given gates without effect, and keeps those that have one.
+// resolveGates reports the given gates without effect, and keeps those that have one. A gate has the value that is
+// given for it, else the one for its stage, else its default.
 func (r *reading) resolveGates(c *Config) error {
 	kept := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(r.proxy.FeatureGates)) {
 		value := r.proxy.FeatureGates[name]
 		reason := "there is no such gate here"
-		switch known := gateNamed(name); {
-		case known == nil:
-			i := slices.IndexFunc(Gates, func(g Gate) bool { return strings.EqualFold(g.Name, name) })
-			if i >= 0 {
-				reason += "; is " + Gates[i].Name + " meant?"
-			}
-		case known.Anyway == "":
+		i := slices.IndexFunc(Gates, func(g Gate) bool { return strings.EqualFold(g.Name, name) })
+		switch {
+		case i < 0:
+		case Gates[i].Name != name:
+			reason += "; is " + Gates[i].Name + " meant?"
+		case Gates[i].Anyway == "":
 			kept[name] = value
 			continue
-		case known.On == value: // what happens anyway
+		case Gates[i].On == value: // what happens anyway
 			continue
 		default:
-			reason = "in any case " + known.Anyway
+			reason = "in any case " + Gates[i].Anyway
 		}
 		origin := r.file + ": featureGates."
 		if _, byFlag := r.gatesByFlag[name]; byFlag {
@@ -126,20 +103,19 @@ func (r *reading) resolveGates(c *Config) error {
 		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s",
 			brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
 	}
+	r.proxy.FeatureGates = kept
 	c.Gates = make(map[string]bool)
 	for _, known := range Gates {
-		if c.Gates[known.Name] = known.On; known.Anyway == "" {
-			c.Gates[known.Name] = r.gate(known.Name)
+		c.Gates[known.Name] = known.On
+		stage := map[string]string{alpha: gateAllAlpha, beta: gateAllBeta}[known.Stage]
+		for _, name := range []string{stage, known.Name} {
+			if value, given := kept[name]; given && known.Anyway == "" {
+				c.Gates[known.Name] = value
+			}
 		}
 	}
-	r.proxy.FeatureGates = kept
-	c.Flagz, c.Statusz = r.gate(gateFlagz), r.gate(gateStatusz)
-	if len(kept) == 0 {
-		r.proxy.FeatureGates = nil
-		return nil
-	}
-	if _, given := kept[gateWatchList]; given {
-		c.watchList = new(r.gate(gateWatchList))
+	if on, given := kept[gateWatchList]; given {
+		c.watchList = &on
 	}
 	return nil
 }
@@ -152,7 +128,7 @@ const defaultExternalIPs = "all"
 func (r *reading) resolveExternalIPs(c *Config) (err error) {
 	none := []string{"none"}
 	switch {
-	case r.gate(gateExternalIPs), slices.Equal(r.own.ExternalIPs, none):
+	case c.Gates[gateExternalIPs], slices.Equal(r.own.ExternalIPs, none):
 	case r.given("external-ips"):
 		r.notices = append(r.notices, "the feature gate "+gateExternalIPs+" is false, but "+r.name("external-ips")+" "+
 			strings.Join(r.own.ExternalIPs, ",")+" wins")
@@ -183,10 +159,8 @@ type gateValues struct{ values *map[string]bool }
 
 // Set implements pflag.Value. Several flags add up.
 func (g gateValues) Set(text string) error {
-	values := maps.Clone(*g.values)
-	if values == nil {
-		values = make(map[string]bool)
-	}
+	values := make(map[string]bool)
+	maps.Copy(values, *g.values)
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {
 			continue
@@ -216,9 +190,8 @@ func (g gateValues) Type() string { return "gates" }
 // gatesText writes gates as --feature-gates takes them.
 func gatesText(gates map[string]bool) string {
 	var parts []string
-	for name, value := range gates {
-		parts = append(parts, fmt.Sprintf("%s=%t", name, value))
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		parts = append(parts, fmt.Sprintf("%s=%t", name, gates[name]))
 	}
-	slices.SortFunc(parts, cmp.Compare)
 	return strings.Join(parts, ",")
 }

@@ -104,8 +104,8 @@ func TestGates(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if c.Flagz != tt.flagz || c.Statusz != tt.statusz {
-					t.Errorf("flagz %v, statusz %v; want %v, %v", c.Flagz, c.Statusz, tt.flagz, tt.statusz)
+				if c.Gates[GateFlagz] != tt.flagz || c.Gates[GateStatusz] != tt.statusz {
+					t.Errorf("flagz %v, statusz %v; want %v, %v", c.Gates[GateFlagz], c.Gates[GateStatusz], tt.flagz, tt.statusz)
 				}
 				if (c.watchList != nil) != tt.watchList || tt.watchList && *c.watchList != tt.list {
 					t.Errorf("watchList %v", c.watchList)

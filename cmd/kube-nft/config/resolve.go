@@ -149,10 +149,8 @@ func (r *reading) override(s *setting, file *document) {
 // mergeGates adds the file's feature gates to those of the flag. A gate of the flag wins.
 func (r *reading) mergeGates(file map[string]bool) {
 	r.gatesByFlag = r.proxy.FeatureGates
-	merged := maps.Clone(file)
-	if merged == nil {
-		merged = make(map[string]bool)
-	}
+	merged := make(map[string]bool)
+	maps.Copy(merged, file)
 	for _, name := range slices.Sorted(maps.Keys(r.gatesByFlag)) {
 		value := r.gatesByFlag[name]
 		if theirs, found := file[name]; found && theirs != value {
@@ -356,7 +354,7 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 	for _, family := range tracker.Families {
 		switch listed := c.NodePorts.Localhost(family); {
 		case c.LocalhostNodePorts && family == tracker.IPv4: // by the ruleset
-		case c.LocalhostNodePorts, listed && r.gate(gateLocalhost):
+		case c.LocalhostNodePorts, listed && c.Gates[gateLocalhost]:
 			c.LocalhostProxies = append(c.LocalhostProxies, family)
 		case listed:
 			r.notices = append(r.notices,

@@ -37,7 +37,7 @@ func TestRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same.NodeName != "node-1" || !same.MasqueradeAll || same.Flagz || same.Metrics.IsValid() ||
+	if same.NodeName != "node-1" || !same.MasqueradeAll || same.Gates[GateFlagz] || same.Metrics.IsValid() ||
 		len(same.Notices)+len(same.Overrides) > 0 ||
 		same.Connection.Kubeconfig != filepath.Join(here, "k/f") {
 		t.Errorf("got %+v", same)

@@ -118,11 +118,11 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 	mux.Handle("/proxyMode", web.Constant("text/plain; charset=utf-8", "nftables")) // kube-proxy's name
 	mux.Handle("/configz", web.Constant("application/json", string(settings)))
 	paths := []string{"/configz", "/healthz", "/metrics", "/proxyMode"}
-	if c.Flagz {
+	if c.Gates[config.GateFlagz] {
 		mux.Handle("/flagz", web.FlagsPage(flags))
 		paths = append(paths, "/flagz")
 	}
-	if c.Statusz {
+	if c.Gates[config.GateStatusz] {
 		build := config.Build()
 		slices.Sort(paths)
 		status := web.Status{
