@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/exec"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/words"
@@ -25,9 +24,6 @@ type answer struct {
 	// Problem is why there is no answer.
 	Problem string `json:"problem,omitempty"`
 }
-
-// foundCode is the exit code of a command that has found something: docs/operations.md, exit codes.
-const foundCode = 1
 
 // maxAnswers bounds what all nodes together may print. Tests lower it.
 var maxAnswers int64 = 1 << 30
@@ -45,22 +41,14 @@ func (c *cluster) answers(ctx context.Context, members []member, args []string) 
 		_, list[i].Problem = members[i].state()
 	}
 	err := c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) error {
-		stdout, err := c.run(ctx, pod, args)
-		if kept.Add(int64(len(stdout))) > maxAnswers {
-			kept.Add(-int64(len(stdout)))
-			stdout, err = nil, errTooMuch
+		text, found, err := c.read(ctx, pod, args)
+		if kept.Add(int64(len(text))) > maxAnswers {
+			kept.Add(-int64(len(text)))
+			text, found, err = nil, false, errTooMuch
 		}
-		a := &list[i]
-		a.Text, a.Problem = string(stdout), ""
-		var ended exec.CodeExitError
-		switch {
-		case err == nil:
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			a.Problem = fmt.Sprintf("no answer within %s", c.timeout)
-		case errors.As(err, &ended) && ended.Code == foundCode && len(stdout) > 0:
-			a.Found = true
-		default:
-			a.Problem = err.Error()
+		list[i] = answer{Node: list[i].Node, Text: string(text), Found: found}
+		if err != nil && !found {
+			list[i].Problem = err.Error()
 		}
 		return err
 	})

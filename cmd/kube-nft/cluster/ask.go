@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,21 +103,32 @@ func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
 	}
 }
 
+// read runs a command in a pod and returns what it prints. found says that the error is none: the command has found
+// something, which its text says, and ended with 1.
+func (c *cluster) read(ctx context.Context, pod *corev1.Pod, args []string) (text []byte, found bool, err error) {
+	text, err = c.run(ctx, pod, args)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	var ended exec.CodeExitError
+	return text, errors.As(err, &ended) && ended.Code == foundCode && len(text) > 0, err
+}
+
+// foundCode is the exit code of a command that has found something: docs/operations.md, exit codes.
+const foundCode = 1
+
 // decode runs a command in a pod that prints a JSON document. Commands that find something end with an exit code that
 // is not 0, and print it all the same: only without a document, their error counts.
 func (c *cluster) decode(ctx context.Context, pod *corev1.Pod, document any, args ...string) error {
-	stdout, err := c.run(ctx, pod, args)
-	if json.Unmarshal(stdout, document) == nil {
+	text, _, err := c.read(ctx, pod, args)
+	if json.Unmarshal(text, document) == nil {
 		return nil
 	}
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %s", c.timeout)
-	case err == nil:
-		return errNoJSON
-	}
-	return err
+	return cmp.Or(err, errNoJSON)
 }
+
+// late is the problem of a node that does not answer in time.
+func (c *cluster) late() error { return fmt.Errorf("no answer within %s", c.timeout) }
 
 // ask asks all members with a pod that runs, side by side, and within the timeout each. A question returns why a node
 // did not answer: that is for its row. But a right that the user lacks on one node is missing on all: ask stops then,
@@ -133,7 +145,7 @@ func (c *cluster) ask(ctx context.Context, members []member,
 			if all.Err() != nil {
 				return nil
 			}
-			ctx, cancel := context.WithTimeout(all, c.timeout)
+			ctx, cancel := context.WithTimeoutCause(all, c.timeout, c.late())
 			defer cancel()
 			if err := question(ctx, i, members[i].pods[0]); apierrors.IsForbidden(err) {
 				return err

@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/exec"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
@@ -202,17 +201,10 @@ func (r *report) add(rank int, name string, text []byte, note string) {
 // ofNode adds what a command prints on a node.
 func (r *report) ofNode(ctx context.Context, node string, pod *corev1.Pod, rank int, file string, args []string) error {
 	directory := "nodes/" + node + "/"
-	text, err := r.cluster.run(ctx, pod, args)
-	var ended exec.CodeExitError
-	switch {
-	case err == nil, errors.As(err, &ended) && ended.Code == foundCode && len(text) > 0:
-	default:
-		problem := err.Error()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			problem = fmt.Sprintf("no answer within %s", r.cluster.timeout)
-		}
-		r.fail(node, strings.Join(args, " ")+": "+problem)
-		r.add(rank, directory+file, nil, "no answer: "+problem)
+	text, found, err := r.cluster.read(ctx, pod, args)
+	if err != nil && !found {
+		r.fail(node, strings.Join(args, " ")+": "+err.Error())
+		r.add(rank, directory+file, nil, "no answer: "+err.Error())
 		return err
 	}
 	switch file {

@@ -129,7 +129,7 @@ func (c *cluster) begin(ctx context.Context, pod *corev1.Pod, args []string, std
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(c.timeout):
-		return fmt.Errorf("no answer within %s", c.timeout)
+		return c.late()
 	}
 }
 
