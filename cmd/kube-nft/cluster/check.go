@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -199,17 +199,16 @@ func trial(name string) string {
 
 // write prints the rows, then the warnings and blocks of all nodes in groups, and the result.
 func (rows checks) write(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tPOD\tPLAN\tSTATE")
+	lines := [][]string{{"NODE", "POD", "PLAN", "STATE"}}
 	var against []string
 	for i := range rows {
 		r := &rows[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", r.node, r.pod, r.summary(), r.state)
+		lines = append(lines, []string{r.node, r.pod, r.summary(), r.state})
 		if !r.ready() {
 			against = append(against, r.node)
 		}
 	}
-	if err := table.Flush(); err != nil {
+	if _, err := io.WriteString(w, output.Align(lines)); err != nil {
 		return err
 	}
 	for _, level := range []migrate.Level{migrate.Blocks, migrate.Unknown, migrate.Warning} {

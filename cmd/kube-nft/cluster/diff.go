@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -223,8 +222,7 @@ const asWanted = "as the API server says"
 
 // writeDiffs prints the rows for people.
 func writeDiffs(w io.Writer, rows []nodeDiff) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tTO DO\tSTATE")
+	lines := [][]string{{"NODE", "TO DO", "STATE"}}
 	differ, silent := 0, 0
 	for _, r := range rows {
 		todo, state := fmt.Sprint(len(r.Operations)), asWanted
@@ -243,9 +241,9 @@ func writeDiffs(w io.Writer, rows []nodeDiff) error {
 		case state != asWanted:
 			differ++
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", r.Node, todo, state)
+		lines = append(lines, []string{r.Node, todo, state})
 	}
-	err := table.Flush()
+	_, err := io.WriteString(w, output.Align(lines))
 	for _, r := range rows {
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" would do:", r.Operations))
 		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" has more (+) or less (-) than "+r.Like+":", r.Differences))

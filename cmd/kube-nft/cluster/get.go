@@ -136,7 +136,6 @@ func writeTables(w io.Writer, answers []answer, sortBy string) error {
 		}
 		slices.SortStableFunc(lines[1:], func(a, b []string) int { return output.CompareCells(a[at], b[at]) })
 	}
-	var table alignment
-	_, err := io.WriteString(w, table.lines(lines))
+	_, err := io.WriteString(w, output.Align(lines))
 	return err
 }

@@ -221,12 +221,11 @@ func heads(wide bool) []string {
 
 // writeStatuses prints the rows for people, and totals.
 func writeStatuses(w io.Writer, rows []nodeStatus, wide bool, now time.Time) error {
-	var table alignment
 	lines := [][]string{heads(wide)}
 	for i := range rows {
 		lines = append(lines, rows[i].cells(wide, now))
 	}
-	_, err := io.WriteString(w, table.lines(lines)+"\n"+totals(rows))
+	_, err := io.WriteString(w, output.Align(lines)+"\n"+totals(rows))
 	return err
 }
 
@@ -275,34 +274,13 @@ func totals(rows []nodeStatus) string {
 	return text + "\n"
 }
 
-// An alignment keeps the columns of lines that are printed later below those of before.
-type alignment struct{ widths []int }
-
-// lines joins the cells of each line. The last cell of a line has any length.
-func (a *alignment) lines(lines [][]string) string {
-	for _, cells := range lines {
-		a.widths = append(a.widths, make([]int, max(0, len(cells)-len(a.widths)))...)
-		for i, cell := range cells {
-			a.widths[i] = max(a.widths[i], len([]rune(cell)))
-		}
-	}
-	var b strings.Builder
-	for _, cells := range lines {
-		for i, cell := range cells[:len(cells)-1] {
-			fmt.Fprintf(&b, "%-*s  ", a.widths[i], cell)
-		}
-		b.WriteString(cells[len(cells)-1] + "\n")
-	}
-	return b.String()
-}
-
 // A statusWatch prints the rows that change.
 type statusWatch struct {
 	form *output.Form
 	out  io.Writer
 	// stderr has what keeps it from looking for a while.
 	stderr io.Writer
-	table  alignment
+	table  output.Alignment
 	shown  map[string]string // by node, what its row said, without ages
 }
 
@@ -369,6 +347,6 @@ func (w *statusWatch) print(rows []nodeStatus, first bool, now time.Time) error 
 	if w.form.Document() || len(lines) == 0 {
 		return nil
 	}
-	_, err := io.WriteString(w.out, w.table.lines(lines))
+	_, err := io.WriteString(w.out, w.table.Lines(lines))
 	return err
 }

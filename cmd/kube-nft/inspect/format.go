@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -57,7 +56,8 @@ func writeList[Row any](cmd *cobra.Command, f *output.Form, kind string, columns
 		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", what)
 		return nil
 	}
-	return writeLines(cmd.OutOrStdout(), tableLines(f, columns, rows))
+	_, err := io.WriteString(cmd.OutOrStdout(), output.Align(tableLines(f, columns, rows)))
+	return err
 }
 
 // tableLines returns a table: the heads, unless only names are asked for, and the cells of each row.
@@ -86,13 +86,4 @@ func tableLines[Row any](f *output.Form, columns []column[Row], rows []Row) (lin
 		lines = append(lines, cells)
 	}
 	return lines
-}
-
-// writeLines aligns the cells of lines and writes them.
-func writeLines(w io.Writer, lines [][]string) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, cells := range lines {
-		fmt.Fprintln(tw, strings.Join(cells, "\t"))
-	}
-	return tw.Flush()
 }

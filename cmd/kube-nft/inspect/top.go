@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -409,10 +407,10 @@ const TopHeadLines = 10
 
 // Text implements output.Document.
 func (l *Top) Text() string {
-	var b bytes.Buffer
-	here, services, nodeHead := "this node", "Services", ""
+	var b strings.Builder
+	here, services := "this node", "Services"
 	if l.Nodes > 0 {
-		here, services, nodeHead = words.Plural(l.Nodes, "node"), "rows", "NODE\t"
+		here, services = words.Plural(l.Nodes, "node"), "rows"
 	}
 	fmt.Fprintf(&b, "%s, %.1f s: %d %s", l.Time.Format(time.TimeOnly), l.IntervalSeconds, len(l.Services)+l.Omitted,
 		services)
@@ -445,16 +443,17 @@ func (l *Top) Text() string {
 			l.Budget)
 	}
 	b.WriteByte('\n')
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, nodeHead+"SERVICE\tNEW/S\tACTIVE\tREFUSED/S")
+	lines := [][]string{{"NODE", "SERVICE", "NEW/S", "ACTIVE", "REFUSED/S"}}
 	for _, s := range l.Services {
-		if l.Nodes > 0 {
-			fmt.Fprint(tw, s.Node+"\t")
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", nft.Visible(s.Namespace+"/"+s.Name), rateText(s.New), s.Active,
-			rateText(s.Refused))
+		lines = append(lines, []string{s.Node, nft.Visible(s.Namespace + "/" + s.Name), rateText(s.New),
+			strconv.Itoa(s.Active), rateText(s.Refused)})
 	}
-	_ = tw.Flush() // into memory
+	if l.Nodes == 0 { // all rows are of this node
+		for i := range lines {
+			lines[i] = lines[i][1:]
+		}
+	}
+	b.WriteString(output.Align(lines))
 	if l.Omitted > 0 {
 		fmt.Fprintf(&b, "and %d more %s; --rows 0 shows all\n", l.Omitted, services)
 	}

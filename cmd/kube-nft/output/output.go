@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,6 +116,30 @@ type List[Row any] struct {
 func NewList[Row any](kind string, rows []Row) *List[Row] {
 	return &List[Row]{Kind(kind + "List"), rows}
 }
+
+// An Alignment keeps the columns of lines that are printed later below those of before.
+type Alignment struct{ widths []int }
+
+// Lines joins the cells of each line. The last cell of a line has any length.
+func (a *Alignment) Lines(lines [][]string) string {
+	for _, cells := range lines {
+		a.widths = append(a.widths, make([]int, max(0, len(cells)-len(a.widths)))...)
+		for i, cell := range cells {
+			a.widths[i] = max(a.widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, cells := range lines {
+		for i, cell := range cells[:len(cells)-1] {
+			fmt.Fprintf(&b, "%-*s  ", a.widths[i], cell)
+		}
+		b.WriteString(cells[len(cells)-1] + "\n")
+	}
+	return b.String()
+}
+
+// Align returns a table of lines of cells.
+func Align(lines [][]string) string { return new(Alignment).Lines(lines) }
 
 // CompareCells orders cells of a table: durations by their length, other texts by the numbers in them. A - for what is
 // missing comes first.
