@@ -31,7 +31,7 @@ func ready(ctx context.Context) error {
 		return nil
 	}
 	if err != nil { // no daemon waits
-		status, err = peer.ReadStatus(ctx, peer.Programs)
+		status, err = peer.ReadStatus(ctx, peer.Programs, peer.Shadows)
 	}
 	switch {
 	case err != nil:

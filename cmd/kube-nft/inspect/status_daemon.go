@@ -32,7 +32,7 @@ type DaemonStatus struct {
 
 // askDaemon asks the daemon that programs this network namespace.
 func askDaemon(ctx context.Context, now time.Time) DaemonStatus {
-	status, err := peer.ReadStatus(ctx, peer.Programs)
+	status, err := peer.ReadStatus(ctx, peer.Programs, peer.Shadows)
 	var running *config.Running
 	if err == nil {
 		running, err = peer.Settings(ctx)

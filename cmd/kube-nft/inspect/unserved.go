@@ -15,7 +15,7 @@ import (
 // daemonStatus asks the daemon what the tables do not have: the Services that quotas leave out, and the endpoints that
 // do not answer. Without a daemon there is nothing in it.
 func daemonStatus(ctx context.Context) *peer.Status {
-	if status, err := peer.ReadStatus(ctx, peer.Programs); err == nil {
+	if status, err := peer.ReadStatus(ctx, peer.Programs, peer.Shadows); err == nil {
 		return status
 	}
 	return new(peer.Status)

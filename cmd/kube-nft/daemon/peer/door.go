@@ -38,9 +38,7 @@ func (a *Answers) handler() http.Handler {
 		write(w, settings, err)
 	})
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { write(w, a.Status(), nil) })
-	if a.Metrics != nil {
-		mux.Handle("GET "+pathMetrics, a.Metrics)
-	}
+	mux.Handle("GET "+pathMetrics, a.Metrics)
 	return mux
 }
 

@@ -113,88 +113,83 @@ func ReadSettings(ctx context.Context, reader *config.Reader,
 // Settings returns the settings of the daemon that programs this network namespace, or of one in the shadow mode, or
 // ErrNone.
 func Settings(ctx context.Context) (*config.Running, error) {
-	root := ""
-	reached := func(conn net.Conn) { root = rootOf(conn) }
-	running, err := ask[config.Running](ctx, Programs, pathSettings, patience, reached)
-	if errors.Is(err, ErrNone) {
-		running, err = ask[config.Running](ctx, Shadows, pathSettings, patience, reached)
-	}
+	running, root, err := ask[config.Running](ctx, pathSettings, Programs, Shadows)
 	if err == nil {
 		running.Root = root
 	}
 	return running, err
 }
 
-// ReadStatus returns what the daemon of a role says of itself, or ErrNone. If none programs, one in the shadow mode
-// answers.
-func ReadStatus(ctx context.Context, role Role) (*Status, error) {
-	status, err := ask[Status](ctx, role, pathStatus, patience, func(net.Conn) {})
-	if role == Programs && errors.Is(err, ErrNone) {
-		return ask[Status](ctx, Shadows, pathStatus, patience, func(net.Conn) {})
-	}
+// ReadStatus returns what the daemon of the first of these roles that there is says of itself, or ErrNone.
+func ReadStatus(ctx context.Context, roles ...Role) (*Status, error) {
+	status, _, err := ask[Status](ctx, pathStatus, roles...)
 	return status, err
 }
 
 // Metrics returns the metrics of the daemon that programs, or is in the shadow mode, as a scrape would; or ErrNone.
 func Metrics(ctx context.Context) (string, error) {
-	text, err := read(ctx, Programs, pathMetrics, patience, func(net.Conn) {})
-	if errors.Is(err, ErrNone) {
-		text, err = read(ctx, Shadows, pathMetrics, patience, func(net.Conn) {})
-	}
+	text, _, err := read(ctx, pathMetrics, Programs, Shadows)
 	return string(text), err
 }
 
-// ask sends a request to the daemon of a role and decodes its answer, as read does.
-func ask[T any](ctx context.Context, role Role, path string, patience time.Duration,
-	reached func(net.Conn)) (*T, error) {
-	text, err := read(ctx, role, path, patience, reached)
+// ask is read, and decodes the answer.
+func ask[T any](ctx context.Context, path string, roles ...Role) (answer *T, root string, err error) {
+	text, root, err := read(ctx, path, roles...)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	answer := new(T)
+	answer = new(T)
 	if err := json.Unmarshal(text, answer); err != nil {
-		return nil, unanswered(err, patience)
+		return nil, "", unanswered(err)
 	}
-	return answer, nil
+	return answer, root, nil
 }
 
-// read sends a request to the daemon of a role and returns its answer. It connects first, and calls reached: only the
-// calling thread is in the network namespace whose daemon is asked.
-func read(ctx context.Context, role Role, path string, patience time.Duration, reached func(net.Conn)) ([]byte, error) {
+// read asks the daemon of the first of these roles that there is, and returns its answer and rootOf its connection.
+func read(ctx context.Context, path string, roles ...Role) (text []byte, root string, err error) {
+	for _, role := range roles {
+		if text, root, err = role.read(ctx, path); !errors.Is(err, ErrNone) {
+			break
+		}
+	}
+	return text, root, err
+}
+
+// read connects before the request: only the calling thread is in the network namespace whose daemon is asked.
+func (r Role) read(ctx context.Context, path string) (text []byte, root string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := role.dial(ctx)
+	conn, err := r.dial(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, unanswered(ctx.Err(), patience)
+		return nil, "", unanswered(ctx.Err())
 	case err != nil:
-		return nil, notReached(role, err)
+		return nil, "", notReached(r, err)
 	}
 	defer conn.Close()
-	reached(conn)
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://kube-nft"+path, nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, unanswered(err, patience)
+		return nil, "", unanswered(err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case len(text) > maxAnswer:
-		return nil, fmt.Errorf("answer of the running kube-nft: longer than %d MiB", maxAnswer>>20)
+		return nil, "", fmt.Errorf("answer of the running kube-nft: longer than %d MiB", maxAnswer>>20)
 	case response.StatusCode != http.StatusOK: // which says that something is wrong, whatever the text
-		return nil, fmt.Errorf("the running kube-nft: %s", nft.Visible(strings.TrimSpace(string(text))))
+		return nil, "", fmt.Errorf("the running kube-nft: %s", nft.Visible(strings.TrimSpace(string(text))))
 	case err != nil:
-		return nil, unanswered(err, patience)
+		return nil, "", unanswered(err)
 	}
-	return text, nil
+	return text, rootOf(conn), nil
 }
 
 // rootOf returns where the files of the daemon at the other end of a connection are, if it has a file system of its
@@ -227,7 +222,7 @@ func rootOf(conn net.Conn) string {
 }
 
 // unanswered says why a daemon that was reached has not answered.
-func unanswered(err error, patience time.Duration) error {
+func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the running kube-nft does not answer within %s", patience)
 	}

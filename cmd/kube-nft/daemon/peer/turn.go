@@ -3,7 +3,7 @@ package peer
 import (
 	"cmp"
 	"context"
-	"net"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +16,10 @@ import (
 // overlap bounds how long a daemon answers health checks after it has given up the lock, until the next one has
 // programmed and listens at the same addresses.
 const overlap = 3 * time.Second
+
+// lockInterval is the pause between two looks at the lock. Health checks have no answer for about as
+// long after a daemon was killed.
+const lockInterval = 20 * time.Millisecond
 
 // A Turn is the time in which this process may program its network namespace. It has the lock and the socket
 // file meanwhile. Make it with NewTurn.
@@ -36,25 +40,27 @@ func NewTurn() *Turn { return &Turn{Begun: make(chan struct{})} }
 // waits, the socket file for the startup probe is open. It returns false if ctx ended. Call it once.
 func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) bool {
 	defer close(t.Begun)
-	var next *Door
-	lock, err := waitForLock(ctx, func() {
-		t.Follows = true
+	lock, err := kernel.AcquireLock()
+	if t.Follows = errors.Is(err, kernel.ErrLocked); t.Follows {
 		log.Warn("another kube-nft programs this network namespace: waiting until it ends")
-		var err error
-		if next, err = Open(Waits, answers, log); err != nil {
-			log.Warn("the command kube-nft ready does not reach this kube-nft", zap.Error(err))
+		next, openErr := Open(Waits, answers, log)
+		if openErr != nil {
+			log.Warn("the command kube-nft ready does not reach this kube-nft", zap.Error(openErr))
 		}
-	})
-	if t.lock = lock; t.Follows {
+		for errors.Is(err, kernel.ErrLocked) && retry.Pause(ctx, lockInterval) {
+			lock, err = kernel.AcquireLock()
+		}
 		next.Close() // what is left of the file does no harm
-		log.Info("the other kube-nft has ended: taking over")
 	}
+	t.lock = lock
 	switch {
 	case ctx.Err() != nil:
 		return false
 	case err != nil:
 		log.Warn("this kernel has no lock that would keep two kube-nfts from programming the same network namespace",
 			zap.Error(err))
+	case t.Follows:
+		log.Info("the other kube-nft has ended: taking over")
 	}
 	t.open(Programs, answers, log)
 	return true
@@ -101,7 +107,7 @@ func awaitNext(log *zap.Logger) {
 	defer cancel()
 	missing := "its answer at the socket for commands"
 	for retry.Pause(ctx, lockInterval) {
-		next, err := ask[Status](ctx, Programs, pathStatus, patience, func(net.Conn) {})
+		next, err := ReadStatus(ctx, Programs)
 		switch {
 		case err == nil && next.Ready:
 			return
@@ -111,4 +117,33 @@ func awaitNext(log *zap.Logger) {
 	}
 	log.Warn("this kube-nft ends before the next one is ready: health checks have no answer until then",
 		zap.Duration("waited", overlap), zap.String("missing", missing))
+}
+
+// Running reports whether a daemon programs this network namespace. Without CAP_NET_ADMIN, or with a
+// kernel that has no lock, only a daemon that answers counts.
+func Running(ctx context.Context) bool {
+	if kernel.Unlocked() {
+		return false
+	}
+	return kernel.Locked() || answers(ctx, Programs)
+}
+
+// answers reports whether a daemon of this role can be asked.
+func answers(ctx context.Context, role Role) bool {
+	conn, err := role.dial(ctx)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// WaitForEnd waits until no daemon programs this network namespace, or returns the reason why ctx ended.
+func WaitForEnd(ctx context.Context) error {
+	for Running(ctx) {
+		if !retry.Pause(ctx, lockInterval) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }

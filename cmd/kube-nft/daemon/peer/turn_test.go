@@ -120,7 +120,9 @@ func TestNextIsNotReady(t *testing.T) {
 			t.Parallel()
 			lab.New(t)
 			if tt.next != nil {
-				d, err := Open(Programs, &Answers{Status: func() *Status { return tt.next }}, zap.NewNop())
+				answers := answersOf("")
+				answers.Status = func() *Status { return tt.next }
+				d, err := Open(Programs, answers, zap.NewNop())
 				if err != nil {
 					t.Fatal(err)
 				}
