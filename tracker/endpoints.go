@@ -15,10 +15,9 @@ type candidate struct {
 	weight uint16
 }
 
-// newCandidate returns an endpoint that serves a port under a number, for a node in zone, which may
-// be empty. The number is 0 if it is the same for all endpoints of the port.
-func newCandidate(e *endpoint, number uint16, zone string) candidate {
-	c := candidate{netip.AddrPortFrom(e.addr, number), e.is, e.weight}
+// newCandidate returns an endpoint that serves a port at a place, see portGroup, for a node in zone, which may be empty.
+func newCandidate(e *endpoint, place uint16, zone string) candidate {
+	c := candidate{netip.AddrPortFrom(e.addr, place), e.is, e.weight}
 	if zone != "" && e.forZone(zone) {
 		c.is |= inZone
 	}
@@ -32,23 +31,20 @@ type gathering struct {
 }
 
 // gather returns the endpoints that the slices of a group have for it, sorted and without duplicates; they are valid
-// until the next call. If the group is uniform, their ports are 0. The slices must be in the order of their names: the
-// winner among duplicates must not depend on the order of events. If only is not nil, it returns the endpoints at
-// these addresses, which are sorted.
-func (g *gathering) gather(of *portGroup, p *port, zone string, only []netip.Addr) []candidate {
+// until the next call. The slices must be in the order of their names: the winner among duplicates must not depend on
+// the order of events. If only is not nil, it returns the endpoints at these addresses, which are sorted.
+func (g *gathering) gather(of *portGroup, zone string, only []netip.Addr) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
 	for _, part := range of.parts {
-		for _, number := range part.numbers(p, of.uniform) {
-			add := func(e *endpoint) { g.all = append(g.all, newCandidate(e, number, zone)) }
-			if only != nil {
-				part.eachAt(only, add)
-			} else {
-				for i := range part.endpoints {
-					add(&part.endpoints[i])
-				}
+		add := func(e *endpoint) { g.all = append(g.all, newCandidate(e, part.place, zone)) }
+		if only != nil {
+			part.eachAt(only, add)
+		} else {
+			for i := range part.endpoints {
+				add(&part.endpoints[i])
 			}
-			g.ends = append(g.ends, len(g.all))
 		}
+		g.ends = append(g.ends, len(g.all))
 	}
 	for len(g.ends) > 1 {
 		g.mergePairs()
@@ -118,15 +114,18 @@ func leap(n int, reached func(int) bool) int {
 
 // A listing is the result of gather for a port of a Service with many slices, kept up to date: a
 // change should cost in proportion to the change, not to the Service.
-type listing []candidate
+type listing struct {
+	all     []candidate
+	numbers []uint16 // of its places
+}
 
 // update replaces all that is at addresses, which are sorted, by found, a result of gather.
 func (g *gathering) update(l *listing, addrs []netip.Addr, found []candidate) {
-	from := func(list listing, addr netip.Addr) int {
+	from := func(list []candidate, addr netip.Addr) int {
 		return sort.Search(len(list), func(i int) bool { return !list[i].at.Addr().Less(addr) })
 	}
-	first := from(*l, addrs[0])
-	next, rest := g.spare[:0], (*l)[first:]
+	first := from(l.all, addrs[0])
+	next, rest := g.spare[:0], l.all[first:]
 	for _, addr := range addrs {
 		i := from(rest, addr)
 		next, rest = append(next, rest[:i]...), rest[i:]
@@ -138,17 +137,29 @@ func (g *gathering) update(l *listing, addrs []netip.Addr, found []candidate) {
 		}
 	}
 	g.spare = append(next, rest...)
-	*l = append((*l)[:first], g.spare...)
+	l.all = append(l.all[:first], g.spare...)
 }
 
-// A portGroup is ports of a Service that have the same endpoints in a family, but for the number of the port: the same
-// slices serve them. Then the endpoints are gathered once.
+// A portGroup is ports of a Service that have the same endpoints in a family, but for the numbers of their ports: the
+// same slices serve them. Then the endpoints are gathered once, with places instead of numbers.
 type portGroup struct {
-	ports   []int    // of the Service, in order
-	parts   []*slice // that serve the ports, in order
-	uniform bool     // all endpoints of a port have one number
-	numbers []uint16 // by index in ports, if uniform: the number of its endpoints
+	ports   []int        // of the Service, in order
+	parts   []placedPart // that serve the ports, in order
+	places  int          // how many numbers each port has: more than 1 if its endpoints differ
+	numbers []uint16     // of all ports one after another: the numbers of each, sorted
 }
+
+// A placedPart is a slice whose endpoints serve a port under the number that is at a place among those of the port.
+type placedPart struct {
+	*slice
+	place uint16
+}
+
+// uniform reports whether all endpoints of a port have one number.
+func (g *portGroup) uniform() bool { return g.places <= 1 }
+
+// numbersOf returns the numbers of the port with index n in the group, by place.
+func (g *portGroup) numbersOf(n int) []uint16 { return g.numbers[n*g.places:][:g.places] }
 
 // A servedPort says that a slice serves a port of a Service.
 type servedPort struct {
@@ -157,45 +168,60 @@ type servedPort struct {
 	next     int32 // the index of the next servedPort of the port; 0: none
 }
 
-// portGroups returns the groups of e's ports in a family. A port whose endpoints differ in their numbers is a group of
-// its own. Its cost is a sum over the ports of the objects: a Service may have thousands of ports and of slices.
+// portGroups returns the groups of e's ports in a family. Its cost is a sum over the ports of the objects: a Service may
+// have thousands of ports and of slices.
 func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 	first, all := t.served(e, family)
 	var known map[string]int // the group of ports that certain slices serve
 	if len(e.service.ports) > 1 {
 		known = make(map[string]int)
 	}
-	g, last, found := 0, "", false // found: groups[g] is of the ports that the slices named in last serve
+	g, last, found := 0, "", false // found: groups[g] is of the ports that the slices in last serve
 	for i := range e.service.ports {
-		var number uint16
-		which, uniform := t.which[:0], true
-		for at := first[i]; at != 0; at = all[at].next {
-			s := &all[at]
-			which = binary.BigEndian.AppendUint32(which, uint32(s.part))
-			for _, served := range e.slices[s.part].ports[s.first:][:s.n] {
-				uniform = uniform && (number == 0 || number == served.number)
-				number = served.number
+		numbers := t.numbers[:0]
+		eachNumber := func(f func(part int32, number uint16)) {
+			for at := first[i]; at != 0; at = all[at].next {
+				s := &all[at]
+				for _, served := range e.slices[s.part].ports[s.first:][:s.n] {
+					f(s.part, served.number)
+				}
 			}
 		}
-		t.which = which
+		eachNumber(func(_ int32, number uint16) {
+			if len(numbers) == 0 || numbers[len(numbers)-1] != number {
+				numbers = append(numbers, number)
+			}
+		})
+		if len(numbers) > 1 {
+			slices.Sort(numbers)
+			numbers = slices.Compact(numbers)
+		}
+		which := t.which[:0]
+		eachNumber(func(part int32, number uint16) {
+			place, _ := slices.BinarySearch(numbers, number)
+			which = binary.BigEndian.AppendUint32(which, uint32(part))
+			which = binary.BigEndian.AppendUint16(which, uint16(place))
+		})
+		t.which, t.numbers = which, numbers
 		if !found || string(which) != last {
 			last = string(which)
 			g, found = known[last]
 		}
-		if !found || !uniform {
-			g = len(groups)
-			groups = append(groups, portGroup{uniform: uniform, parts: make([]*slice, 0, len(which)/4)})
+		if !found {
+			g, found = len(groups), known != nil
+			groups = append(groups, portGroup{parts: make([]placedPart, 0, len(which)/6), places: len(numbers)})
 			if g == 0 { // mostly the only one
 				groups[g].ports, groups[g].numbers = make([]int, 0, len(first)), make([]uint16, 0, len(first))
 			}
-			for at := first[i]; at != 0; at = all[at].next {
-				groups[g].parts = append(groups[g].parts, e.slices[all[at].part])
+			for at := which; len(at) > 0; at = at[6:] {
+				part := e.slices[binary.BigEndian.Uint32(at)]
+				groups[g].parts = append(groups[g].parts, placedPart{part, binary.BigEndian.Uint16(at[4:])})
 			}
-			if found = uniform && known != nil; found {
+			if found {
 				known[last] = g
 			}
 		}
-		groups[g].ports, groups[g].numbers = append(groups[g].ports, i), append(groups[g].numbers, number)
+		groups[g].ports, groups[g].numbers = append(groups[g].ports, i), append(groups[g].numbers, numbers...)
 	}
 	return groups
 }
@@ -228,26 +254,24 @@ func (t *Tracker) served(e *entry, family Family) (first []int32, all []servedPo
 
 // candidates returns the endpoints that e has for a group of its ports in its front j, as gather does.
 func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
-	p := &e.service.ports[g.ports[0]]
 	if len(e.slices) < manySlices {
 		e.listings, e.changed = nil, nil
-		return t.gathering.gather(g, p, t.zone, nil)
+		return t.gathering.gather(g, t.zone, nil)
 	}
 	if e.listings == nil {
 		e.listings = make([]listing, len(e.service.ports)*len(e.service.fronts))
 	}
 	of := func(port int) *listing { return &e.listings[port*len(e.service.fronts)+j] }
 	for _, port := range g.ports[1:] { // they may have been no members of the group
-		*of(port) = nil
+		*of(port) = listing{}
 	}
 	l := of(g.ports[0])
-	if len(*l) == 0 || ((*l)[0].at.Port() == 0) != g.uniform {
-		*l = append(listing{}, t.gathering.gather(g, p, t.zone, nil)...)
+	if numbers := g.numbersOf(0); len(l.all) == 0 || !slices.Equal(l.numbers, numbers) {
+		*l = listing{slices.Clone(t.gathering.gather(g, t.zone, nil)), slices.Clone(numbers)}
 	} else if len(e.changed) > 0 {
-		found := t.gathering.gather(g, p, t.zone, e.changed)
-		t.gathering.update(l, e.changed, found)
+		t.gathering.update(l, e.changed, t.gathering.gather(g, t.zone, e.changed))
 	}
-	return *l
+	return l.all
 }
 
 // manySlices is the number of slices from which on a Service has listings. With fewer slices,

@@ -53,6 +53,29 @@ func (l *Lists) all() [4]*[]netip.AddrPort {
 	return [...]*[]netip.AddrPort{&l.Cluster, &l.Serving, &l.Local, &l.OnNode}
 }
 
+// numbered returns the lists with numbers[p] where the port of an endpoint of l is p. What shares memory goes on to do so.
+func (l *Lists) numbered(numbers []uint16) *Lists {
+	number := func(ep netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ep.Addr(), numbers[ep.Port()]) }
+	m := *l
+	m.LeftOut = slices.Clone(l.LeftOut)
+	for i := range m.LeftOut {
+		m.LeftOut[i].Endpoint = number(m.LeftOut[i].Endpoint)
+	}
+	had, lists := l.all(), m.all()
+	for i, list := range lists {
+		j := slices.IndexFunc(had[:i], func(earlier *[]netip.AddrPort) bool { return sameMemory(*earlier, *had[i]) })
+		if j >= 0 {
+			*list = *lists[j]
+			continue
+		}
+		*list = make([]netip.AddrPort, len(*had[i]))
+		for n, ep := range *had[i] {
+			(*list)[n] = number(ep)
+		}
+	}
+	return &m
+}
+
 // Endpoints returns one of the lists of p, or a part of it, with the ports of the endpoints: the list itself if it has
 // them.
 func (p *ServicePort) Endpoints(list []netip.AddrPort) []netip.AddrPort {

@@ -81,7 +81,7 @@ func (w *randomWorld) silenceEvent(tr *Tracker) {
 	}
 	var silent []netip.AddrPort
 	for _, n := range w.Perm(6)[:w.IntN(4)] {
-		format, port := "10.0.0.%d", one(w, uint16(8080), 5353)
+		format, port := "10.0.0.%d", one(w, uint16(8080), 80, 9090, 53, 5353)
 		if id.Family == IPv6 {
 			format = "fd01::%d"
 		}
@@ -163,12 +163,18 @@ func (w *randomWorld) slice() *discoveryv1.EndpointSlice {
 	if w.chance(3) {
 		s.Annotations = map[string]string{"kube-nft.io/weight": one(w, "0", "0", "1", "2", "700", "65535", "-1", "x")}
 	}
+	if w.chance(3) {
+		s.Ports[0].Port = new(one(w, int32(80), 9090))
+	}
+	if w.chance(10) {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("http"), Port: new(one(w, int32(80), 8080, 9090))})
+	}
 	format := "10.0.0.%d"
 	if w.chance(2) {
 		s.AddressType, format = discoveryv1.AddressTypeIPv6, "fd01::%d"
 	}
 	if w.chance(3) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("dns"), Port: new(int32(5353)),
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("dns"), Port: new(one(w, int32(5353), 5353, 53)),
 			Protocol: new(corev1.ProtocolUDP)})
 	}
 	hint := one(w, "", " zones=%s", " nodes=node-%s", " zones=%[1]s nodes=node-%[1]s")

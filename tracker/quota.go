@@ -84,8 +84,8 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
 		}
 		for _, g := range t.portGroups(e, f.family) {
-			served, times := e.servedBy(&g), len(g.ports)
-			if g.uniform && len(g.ports)*served >= jointFrom {
+			served, times := g.served(), len(g.ports)
+			if g.uniform() && len(g.ports)*served >= jointFrom {
 				times = e.kinds(&g)
 				d.base += 2 * len(g.ports)
 			}
@@ -101,10 +101,10 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 	return d
 }
 
-// servedBy counts the endpoints that slices list for a group of ports.
-func (e *entry) servedBy(g *portGroup) (n int) {
+// served counts the endpoints that slices list for a group of ports.
+func (g *portGroup) served() (n int) {
 	for _, part := range g.parts {
-		n += len(part.endpoints) * len(part.numbers(&e.service.ports[g.ports[0]], g.uniform))
+		n += len(part.endpoints)
 	}
 	return n
 }

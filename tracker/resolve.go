@@ -234,7 +234,7 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 	s := e.service
 	for _, g := range t.portGroups(e, s.fronts[j].family) {
 		all := t.candidates(e, &g, j)
-		var chosen []*ServicePort
+		var chosen []choice
 		apart := 0
 		for n, i := range g.ports {
 			p := ports[i*len(s.fronts)+j]
@@ -242,20 +242,23 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 			if len(g.ports) > 1 && (apart == mostApart || len(all) > longestApart) {
 				silent = nil
 			}
-			at := slices.IndexFunc(chosen, p.choosesAs)
+			at := slices.IndexFunc(chosen, func(c choice) bool { return c.port.choosesAs(p) })
 			switch {
 			case len(silent) > 0:
 				p.choose(all)
 				p.leaveOut(silent, all)
 				apart++
 			case at >= 0:
-				p.Lists, p.HasEndpoints = chosen[at].Lists, chosen[at].HasEndpoints
+				p.Lists, p.HasEndpoints = chosen[at].lists, chosen[at].port.HasEndpoints
 			default:
 				p.choose(all)
-				chosen = append(chosen, p)
+				chosen = append(chosen, choice{p, p.Lists})
 			}
-			if g.uniform && p.hasEndpoints() {
-				p.TargetPort = g.numbers[n]
+			switch {
+			case !g.uniform():
+				p.Lists = p.Lists.numbered(g.numbersOf(n))
+			case p.hasEndpoints():
+				p.TargetPort = g.numbersOf(n)[0]
 			}
 		}
 		for n := range all {
@@ -265,6 +268,12 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 		}
 	}
 	return here
+}
+
+// A choice is the lists, with places, that a port and those that choose as it does get.
+type choice struct {
+	port  *ServicePort
+	lists *Lists
 }
 
 // sources returns who may reach the load-balancer IPs of f, which has source ranges. A node within

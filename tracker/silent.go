@@ -82,18 +82,12 @@ func (s *slice) find(addr netip.Addr) (found endpoint, ok bool) {
 	return found, ok
 }
 
-// silentAt returns which endpoints of a port do not answer, with ports as the lists of a group have them; n is the
+// silentAt returns which endpoints of a port do not answer, with places as the candidates of a group have them; n is the
 // index of the port in the group.
 func (e *entry) silentAt(id PortID, g *portGroup, n int) (list []netip.AddrPort) {
-	if e.silent == nil { // mostly
-		return nil
-	}
 	for _, ep := range e.silent[id] {
-		switch {
-		case !g.uniform:
-			list = append(list, ep)
-		case ep.Port() == g.numbers[n]:
-			list = append(list, netip.AddrPortFrom(ep.Addr(), 0))
+		if place, found := slices.BinarySearch(g.numbersOf(n), ep.Port()); found {
+			list = append(list, netip.AddrPortFrom(ep.Addr(), uint16(place)))
 		}
 	}
 	return list

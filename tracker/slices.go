@@ -35,18 +35,6 @@ func (s slicePort) compare(name string, protocol Protocol) int {
 	return cmp.Or(cmp.Compare(s.name, name), cmp.Compare(s.protocol, protocol))
 }
 
-// serving returns the ports of the slice that serve p. Both objects may have thousands of ports.
-func (s *slice) serving(p *port) []slicePort {
-	first, _ := slices.BinarySearchFunc(s.ports, p, func(served slicePort, p *port) int {
-		return served.compare(p.name, p.protocol)
-	})
-	last := first
-	for last < len(s.ports) && s.ports[last].compare(p.name, p.protocol) == 0 {
-		last++
-	}
-	return s.ports[first:last]
-}
-
 // eachServed calls f for each port of a Service that the slice serves, with the indexes of the port and of the first
 // of n ports of the slice that serve it. It skips what only one side has as eachAt does.
 func (s *slice) eachServed(ports []port, f func(port, first, n int)) {
@@ -67,20 +55,6 @@ func (s *slice) eachServed(ports []port, f func(port, first, n int)) {
 		}
 	}
 }
-
-// numbers returns the numbers under which the endpoints of the slice serve p, which it serves, as newCandidate takes
-// them: one 0 if uniform.
-func (s *slice) numbers(p *port, uniform bool) (numbers []uint16) {
-	if uniform {
-		return uniformNumber
-	}
-	for _, served := range s.serving(p) {
-		numbers = append(numbers, served.number)
-	}
-	return numbers
-}
-
-var uniformNumber = []uint16{0}
 
 // An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of thousands:
 // instead of node names it holds their meaning here, and names of zones are shared.

@@ -594,12 +594,11 @@ func (p *ServicePort) withTargetPort(port uint16) *ServicePort {
 
 // withPorts returns p with the ports of its endpoints in the lists.
 func (p *ServicePort) withPorts() *ServicePort {
-	q, lists := *p, *p.Lists
-	q.Lists, q.TargetPort = &lists, 0
-	for _, list := range lists.all() {
-		*list = p.Endpoints(*list)
+	q := *p
+	q.TargetPort = 0
+	if p.TargetPort != 0 {
+		q.Lists = p.Lists.numbered([]uint16{p.TargetPort})
 	}
-	q.LeftOut = p.Silent()
 	return &q
 }
 

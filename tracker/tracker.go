@@ -71,7 +71,8 @@ type Tracker struct {
 	taken      Changes               // what seen was at the last Take
 
 	gathering gathering // reused by Take
-	which     []byte    // reused by portGroups
+	which     []byte    // reused by portGroups, as numbers
+	numbers   []uint16
 	// Reused by served.
 	firstServed, lastServed []int32
 	allServed               []servedPort
