@@ -30,6 +30,14 @@ type Lists struct {
 	// endpoints to Serving that are neither: with KeepUnreadyUDP all of a UDP port, with
 	// ResetDeparted the terminating ones of another.
 	Serving []netip.AddrPort
+
+	placed *placedLists // what numbered has made them of
+}
+
+// placedLists are lists whose endpoints have places in numbers instead of ports, see portGroup.
+type placedLists struct {
+	*Lists  // ports of a group share them
+	numbers []uint16
 }
 
 // noLists are those of a port without endpoints.
@@ -57,7 +65,7 @@ func (l *Lists) all() [4]*[]netip.AddrPort {
 func (l *Lists) numbered(numbers []uint16) *Lists {
 	number := func(ep netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ep.Addr(), numbers[ep.Port()]) }
 	m := *l
-	m.LeftOut = slices.Clone(l.LeftOut)
+	m.placed, m.LeftOut = &placedLists{l, numbers}, slices.Clone(l.LeftOut)
 	for i := range m.LeftOut {
 		m.LeftOut[i].Endpoint = number(m.LeftOut[i].Endpoint)
 	}

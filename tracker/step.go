@@ -188,22 +188,31 @@ func (s *stepper) record(ids [2]listID, next *ServicePort) {
 // give up these endpoints in the shared lists and wait for a list each, which takes ports times endpoints. It reports
 // whether there is such a port. If no endpoint would be left, nothing waits.
 func (s *stepper) keepShared(pairs [][2]*ServicePort) (kept bool) {
-	known := make(map[*Lists]*Lists) // by the lists that are shared: what the last port keeps of them
+	type source struct {
+		lists *Lists
+		place int
+	}
+	known := make(map[source]*Lists) // what is left of lists: a port costs no walk through them
 	for i, pair := range pairs {
 		have, want := pair[0], pair[1]
-		if have == nil || want == nil || !have.is(want) || have.TargetPort == want.TargetPort || want.hashes() ||
+		if have == nil || want == nil || !have.is(want) || want.placed == nil || want.hashes() ||
 			len(want.LeftOut) > 0 || s.stand[have.listID()] == 0 {
 			continue
 		}
-		lists := want.at(have.TargetPort)
+		place, found := slices.BinarySearch(want.placed.numbers, have.TargetPort)
+		if !found {
+			continue
+		}
+		from := source{want.placed.Lists, place}
+		lists := known[from]
+		if lists == nil {
+			lists = want.placed.at(uint16(place))
+			known[from] = lists
+		}
 		if (len(lists.Cluster) == 0) != (len(want.Cluster) == 0) || (len(lists.Local) == 0) != (len(want.Local) == 0) ||
 			!lists.hasEndpoints() {
 			continue
 		}
-		if last := known[have.Lists]; last != nil && last.equal(lists) {
-			lists = last
-		}
-		known[have.Lists] = lists
 		waiting := *want
 		waiting.Lists, waiting.TargetPort = lists, have.TargetPort
 		pairs[i][1], kept = &waiting, true
@@ -211,11 +220,11 @@ func (s *stepper) keepShared(pairs [][2]*ServicePort) (kept bool) {
 	return kept
 }
 
-// at returns the lists of p as they are for ports that share them, with the endpoints of one port alone.
-func (p *ServicePort) at(port uint16) *Lists {
+// at returns the lists with their endpoints at one place alone.
+func (l *Lists) at(place uint16) *Lists {
 	only := func(list []netip.AddrPort, weights []uint16) (some []netip.AddrPort, someWeights []uint16) {
-		for i, ep := range p.Endpoints(list) {
-			if ep.Port() != port {
+		for i, ep := range list {
+			if ep.Port() != place {
 				continue
 			}
 			some = append(some, netip.AddrPortFrom(ep.Addr(), 0))
@@ -225,12 +234,12 @@ func (p *ServicePort) at(port uint16) *Lists {
 		}
 		return some, someWeights
 	}
-	lists := new(Lists)
-	lists.Cluster, lists.ClusterWeights = only(p.Cluster, p.ClusterWeights)
-	lists.Local, lists.LocalWeights = only(p.Local, p.LocalWeights)
-	lists.Serving, _ = only(p.Serving, nil)
-	lists.OnNode, _ = only(p.OnNode, nil)
-	return lists
+	m := new(Lists)
+	m.Cluster, m.ClusterWeights = only(l.Cluster, l.ClusterWeights)
+	m.Local, m.LocalWeights = only(l.Local, l.LocalWeights)
+	m.Serving, _ = only(l.Serving, nil)
+	m.OnNode, _ = only(l.OnNode, nil)
+	return m
 }
 
 // withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
