@@ -15,38 +15,28 @@ import (
 type column[Row any] struct {
 	head string
 	cell func(*Row) string
-}
-
-// onRequest returns columns of -o wide.
-func onRequest[Row any](f *output.Form, columns []column[Row]) []column[Row] {
-	if f.Value != output.Wide {
-		return nil
-	}
-	return columns
+	wide bool // of -o wide
 }
 
 // heads returns the heads of columns, as --sort-by takes them.
-func heads[Row any](columns ...[]column[Row]) (list []string) {
-	for _, c := range slices.Concat(columns...) {
+func heads[Row any](columns []column[Row]) (list []string) {
+	for _, c := range columns {
 		list = append(list, strings.ToLower(c.head))
 	}
 	return list
 }
 
-// sortRows sorts rows by the column with this head, if there is one.
-func sortRows[Row any](rows []Row, head string, columns ...[]column[Row]) {
-	for _, c := range slices.Concat(columns...) {
-		if strings.EqualFold(c.head, head) {
+// writeList prints rows of a kind as the selection asks for it, without the columns with some heads. If there are none it
+// says so on stderr, which does not disturb a program that reads a table.
+func writeList[Row any](cmd *cobra.Command, s *selection, kind string, columns []column[Row], rows []Row,
+	without ...string) error {
+	for _, c := range columns {
+		if strings.EqualFold(c.head, s.sortBy) {
 			slices.SortStableFunc(rows, func(a, b Row) int { return output.CompareCells(c.cell(&a), c.cell(&b)) })
 		}
 	}
-}
-
-// writeList prints rows of a kind in a form. If there are none it says so on stderr, which does not disturb
-// a program that reads a table.
-func writeList[Row any](cmd *cobra.Command, f *output.Form, kind string, columns []column[Row], rows []Row) error {
-	if f.Document() {
-		return f.Write(cmd.OutOrStdout(), output.NewList(kind, rows))
+	if s.format.Document() {
+		return s.format.Write(cmd.OutOrStdout(), output.NewList(kind, rows))
 	}
 	if len(rows) == 0 {
 		what := cmd.Name()
@@ -56,7 +46,10 @@ func writeList[Row any](cmd *cobra.Command, f *output.Form, kind string, columns
 		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", what)
 		return nil
 	}
-	_, err := io.WriteString(cmd.OutOrStdout(), output.Align(tableLines(f, columns, rows)))
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c column[Row]) bool {
+		return c.wide && s.format.Value != output.Wide || slices.Contains(without, c.head)
+	})
+	_, err := io.WriteString(cmd.OutOrStdout(), output.Align(tableLines(&s.format, columns, rows)))
 	return err
 }
 

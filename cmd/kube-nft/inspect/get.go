@@ -200,11 +200,11 @@ func (s *selection) check() error {
 func Columns(list string) []string {
 	switch list {
 	case "services":
-		return heads(serviceColumns, wideServices)
+		return heads(serviceColumns)
 	case "endpoints":
-		return heads(endpointColumns, []column[endpointRow]{shareColumn, connectionsColumn}, wideEndpoints)
+		return heads(endpointColumns)
 	case "affinity":
-		return heads(affinityColumns, wideAffinity)
+		return heads(affinityColumns)
 	}
 	return nil
 }

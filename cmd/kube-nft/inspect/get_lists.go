@@ -71,25 +71,21 @@ type serviceRow struct {
 }
 
 var serviceColumns = []column[serviceRow]{
-	{"SERVICE", func(r *serviceRow) string { return r.text() }},
-	{"FRONTEND", func(r *serviceRow) string { return r.frontend(r.Frontend) }},
-	{"KIND", func(r *serviceRow) string { return r.Kind }},
-	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }},
-	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }},
+	{"SERVICE", func(r *serviceRow) string { return r.text() }, false},
+	{"FRONTEND", func(r *serviceRow) string { return r.frontend(r.Frontend) }, false},
+	{"KIND", func(r *serviceRow) string { return r.Kind }, false},
+	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }, false},
+	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }, false},
 	{"POLICY", func(r *serviceRow) string {
 		words := r.Policy
 		for _, annotation := range r.options {
 			words += ", " + strings.TrimPrefix(annotation, tracker.AnnotationPrefix)
 		}
 		return words
-	}},
-}
-
-// wideServices are columns of -o wide.
-var wideServices = []column[serviceRow]{
-	{"AFFINITY", func(r *serviceRow) string { return affinityText(r.AffinitySeconds) }},
-	{"FAMILY", func(r *serviceRow) string { return r.Family }},
-	{"VERDICT", func(r *serviceRow) string { return r.Verdict }},
+	}, false},
+	{"AFFINITY", func(r *serviceRow) string { return affinityText(r.AffinitySeconds) }, true},
+	{"FAMILY", func(r *serviceRow) string { return r.Family }, true},
+	{"VERDICT", func(r *serviceRow) string { return r.Verdict }, true},
 }
 
 // affinityText is a timeout of session affinity.
@@ -117,8 +113,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 			rows = append(rows, row)
 		}
 	}
-	sortRows(rows, s.sortBy, serviceColumns, wideServices)
-	return writeList(cmd, &s.format, "Frontend", slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
+	return writeList(cmd, s, "Frontend", serviceColumns, rows)
 }
 
 // algorithm names the way to choose an endpoint as the annotation lb-algorithm does; empty for chance.
@@ -145,29 +140,27 @@ type endpointRow struct {
 }
 
 var endpointColumns = []column[endpointRow]{
-	{"SERVICE", func(r *endpointRow) string { return r.text() }},
-	{"FRONTEND", func(r *endpointRow) string { return r.frontend(r.Frontend) }},
-	{"LIST", func(r *endpointRow) string { return r.List }},
-	{"INDEX", func(r *endpointRow) string { return strconv.Itoa(r.Index) }},
-	{"ENDPOINT", func(r *endpointRow) string { return r.Endpoint }},
+	{"SERVICE", func(r *endpointRow) string { return r.text() }, false},
+	{"FRONTEND", func(r *endpointRow) string { return r.frontend(r.Frontend) }, false},
+	{"LIST", func(r *endpointRow) string { return r.List }, false},
+	{"INDEX", func(r *endpointRow) string { return strconv.Itoa(r.Index) }, false},
+	{"ENDPOINT", func(r *endpointRow) string { return r.Endpoint }, false},
+	{shareHead, func(r *endpointRow) string {
+		if r.Places == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f%%", 100*r.Share)
+	}, false},
+	{connectionsHead, func(r *endpointRow) string { return orDash(r.Connections) }, false},
+	{"FAMILY", func(r *endpointRow) string { return r.Family }, true},
 }
 
-// wideEndpoints and wideAffinity are columns of -o wide.
-var (
-	wideEndpoints = []column[endpointRow]{{"FAMILY", func(r *endpointRow) string { return r.Family }}}
-	wideAffinity  = []column[affinityRow]{{"FAMILY", func(r *affinityRow) string { return r.Family }}}
+// Heads of columns that are printed if any list has weights or is one of slots, and if any row has a count, but not
+// while rows are watched.
+const (
+	shareHead       = "SHARE"
+	connectionsHead = "CONNECTIONS"
 )
-
-// shareColumn is printed if any list has weights or is one of slots.
-var shareColumn = column[endpointRow]{"SHARE", func(r *endpointRow) string {
-	if r.Places == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f%%", 100*r.Share)
-}}
-
-// connectionsColumn is printed if any row has a count, but not while rows are watched.
-var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string { return orDash(r.Connections) }}
 
 // orDash is a number that may be missing.
 func orDash[T any](n *T) string {
@@ -183,7 +176,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 		endpoint netip.AddrPort
 		local    bool
 	}
-	rows, columns, counted := []endpointRow{}, endpointColumns[:len(endpointColumns):len(endpointColumns)], false
+	rows, counted := []endpointRow{}, false
 	for _, table := range s.families(i.tables) {
 		list, err := readback.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
 		if err != nil {
@@ -218,14 +211,14 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 			}
 		}
 	}
-	if slices.ContainsFunc(rows, func(r endpointRow) bool { return r.Places > 0 }) {
-		columns = append(columns, shareColumn)
+	var without []string
+	if !slices.ContainsFunc(rows, func(r endpointRow) bool { return r.Places > 0 }) {
+		without = append(without, shareHead)
 	}
-	if counted && !s.watch {
-		columns = append(columns, connectionsColumn)
+	if !counted || s.watch {
+		without = append(without, connectionsHead)
 	}
-	sortRows(rows, s.sortBy, endpointColumns, []column[endpointRow]{shareColumn, connectionsColumn}, wideEndpoints)
-	return writeList(cmd, &s.format, "Endpoint", slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
+	return writeList(cmd, s, "Endpoint", endpointColumns, rows, without...)
 }
 
 // listName is the name of a list of endpoints.
@@ -247,14 +240,18 @@ type affinityRow struct {
 }
 
 var affinityColumns = []column[affinityRow]{
-	{"SERVICE", func(r *affinityRow) string { return r.text() }},
-	{"CLIENT", func(r *affinityRow) string { return r.Client }},
-	{"LIST", func(r *affinityRow) string { return r.List }},
-	{"ENDPOINT", func(r *affinityRow) string { return r.Endpoint }},
-	{"REMAINING", func(r *affinityRow) string {
+	{"SERVICE", func(r *affinityRow) string { return r.text() }, false},
+	{"CLIENT", func(r *affinityRow) string { return r.Client }, false},
+	{"LIST", func(r *affinityRow) string { return r.List }, false},
+	{"ENDPOINT", func(r *affinityRow) string { return r.Endpoint }, false},
+	{remainingHead, func(r *affinityRow) string {
 		return time.Duration(r.RemainingSeconds * float64(time.Second)).Round(time.Second).String()
-	}},
+	}, false},
+	{"FAMILY", func(r *affinityRow) string { return r.Family }, true},
 }
+
+// remainingHead is the head of a column that changes all the time: it is not printed while rows are watched.
+const remainingHead = "REMAINING"
 
 func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []affinityRow{}
@@ -270,12 +267,10 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 			}
 		}
 	}
-	sortRows(rows, s.sortBy, affinityColumns, wideAffinity)
-	columns := affinityColumns
-	if s.watch { // what is left changes all the time
-		columns = columns[:len(columns)-1]
+	if s.watch {
+		return writeList(cmd, s, "AffinityEntry", affinityColumns, rows, remainingHead)
 	}
-	return writeList(cmd, &s.format, "AffinityEntry", slices.Concat(columns, onRequest(&s.format, wideAffinity)), rows)
+	return writeList(cmd, s, "AffinityEntry", affinityColumns, rows)
 }
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends
