@@ -655,6 +655,23 @@ func TestMergerIsBounded(t *testing.T) {
 	}
 }
 
+// TestCountOfDocuments: the last document that was asked for ends the command, and not the one after it.
+func TestCountOfDocuments(t *testing.T) {
+	var out strings.Builder
+	m := &merger{form: &output.Form{Value: output.JSON}, out: &out, count: 2}
+	for range 2 {
+		if err := m.flush(time.Time{}); err != nil {
+			t.Errorf("before the last one: %v", err)
+		}
+		if err := m.add("a", []byte(`{"kind":"LostConnections"}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.flush(time.Time{}); !errors.Is(err, errEnough) || strings.Count(out.String(), "\n") != 2 {
+		t.Errorf("%v after %s", err, &out)
+	}
+}
+
 // TestTail: of a log without an end, the last part is kept.
 func TestTail(t *testing.T) {
 	var log tail

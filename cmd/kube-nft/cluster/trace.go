@@ -126,7 +126,6 @@ type merger struct {
 	waiting []waitingEvent
 	size    int   // of the lines of waiting
 	failed  error // no more is printed
-	begun   bool
 	shown   int
 }
 
@@ -182,8 +181,12 @@ func (m *merger) flush(before time.Time) error {
 	}
 	for _, h := range m.waiting[:n] {
 		m.size -= h.size
-		if m.failed == nil {
-			m.failed = m.print(h.event)
+		if m.failed != nil {
+			continue
+		}
+		m.shown++
+		if m.failed = m.print(h.event); m.failed == nil && m.shown == m.count {
+			m.failed = errEnough
 		}
 	}
 	m.waiting = slices.Clone(m.waiting[n:])
@@ -192,18 +195,13 @@ func (m *merger) flush(before time.Time) error {
 
 // print prints one event.
 func (m *merger) print(event inspect.Event) error {
-	if m.count > 0 && m.shown == m.count {
-		return errEnough
-	}
-	m.shown++
 	if m.form.Document() {
 		return m.form.WriteNext(m.out, event)
 	}
 	text := ""
-	if !m.begun && m.head != "" {
+	if m.shown == 1 && m.head != "" {
 		text = fmt.Sprintf("%-*s  %s", max(m.width, len("NODE")), "NODE", m.head)
 	}
-	m.begun = true
 	for line := range strings.Lines(event.Text()) {
 		if line == "\n" {
 			text += line
@@ -211,11 +209,6 @@ func (m *merger) print(event inspect.Event) error {
 		}
 		text += fmt.Sprintf("%-*s  %s", max(m.width, len("NODE")), event.At().Node, line)
 	}
-	if _, err := io.WriteString(m.out, text); err != nil {
-		return err
-	}
-	if m.count > 0 && m.shown == m.count {
-		return errEnough
-	}
-	return nil
+	_, err := io.WriteString(m.out, text)
+	return err
 }
