@@ -95,25 +95,7 @@ func (g *flagGroup) has(name string) bool {
 // documentation is where users read more.
 const documentation = "https://github.com/kube-nft/kube-nft/tree/main/docs"
 
-// examples are those of commands that have none of their own, by command.
-var examples = map[string]string{
-	"kube-nft": `  kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1
-  kube-nft --manifests deploy/examples --hostname-override node-a --dry-run
-  kube-nft --config /var/lib/kube-proxy/config.conf --show-config`,
-	"kube-nft version": "  kube-nft version",
-	"kube-nft ready":   "  kube-nft ready",
-	"kube-nft status":  "  kube-nft status\n  kube-nft status -o json",
-	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft/config.yaml\n  kube-nft migrate apply --config " +
-		"/etc/kube-nft/config.yaml\n  kube-nft migrate rollback --wait",
-	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft/config.yaml
-  kube-nft migrate plan --kubeconfig /etc/kubernetes/kube-proxy.conf --hostname-override worker-1 -o json`,
-	"kube-nft migrate apply": "  kube-nft migrate apply --config /etc/kube-nft/config.yaml\n  kube-nft migrate apply " +
-		"--config /etc/kube-nft/config.yaml --timeout 1h",
-	"kube-nft migrate rollback": "  kube-nft migrate rollback --wait",
-	"kube-nft cleanup":          "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
-}
-
-// arrange gives the commands below root their groups and, where they have none, examples.
+// arrange gives the commands below root their groups.
 func arrange(root *cobra.Command) {
 	for _, g := range commandGroups {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
@@ -123,16 +105,6 @@ func arrange(root *cobra.Command) {
 			}
 		}
 	}
-	var walk func(*cobra.Command)
-	walk = func(cmd *cobra.Command) {
-		if cmd.Example == "" {
-			cmd.Example = examples[cmd.CommandPath()]
-		}
-		for _, below := range cmd.Commands() {
-			walk(below)
-		}
-	}
-	walk(root)
 }
 
 // helpWidth is the width of flag descriptions.

@@ -118,6 +118,9 @@ func newRoot() *cobra.Command {
 EndpointSlices, ServiceCIDRs and its Node, from the API server or from files. It programs
 nftables over netlink, so that traffic to cluster IPs, node ports, load-balancer IPs and
 external IPs reaches ready endpoints.`,
+		Example: `  kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1
+  kube-nft --manifests deploy/examples --hostname-override node-a --dry-run
+  kube-nft --config /var/lib/kube-proxy/config.conf --show-config`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -166,7 +169,7 @@ external IPs reaches ready endpoints.`,
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write the output of --show-config to this file and exit")
 	reader.Show(root.Flags())
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion("kube-nft"))
 	root.AddCommand(inspect.Commands(reader)...)
 	root.AddCommand(move.Commands(reader)...)
 	for _, extra := range extraCommands {
@@ -192,16 +195,17 @@ list pods and to create pods/exec in their namespace.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(cluster.Commands(root.PersistentFlags())...)
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion("kubectl kube-nft"))
 	finish(root)
 	return root
 }
 
-func newVersion() *cobra.Command {
+func newVersion(program string) *cobra.Command {
 	var form output.Form
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this binary",
+		Use:     "version",
+		Short:   "Print the version of this binary",
+		Example: "  " + program + " version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if form.Value == output.Text {
 				return printVersion(cmd.OutOrStdout())

@@ -20,7 +20,8 @@ it exits 0 as soon as that one has read all objects. Otherwise it says what the 
 for, and exits 1.
 
 HTTP probes cannot tell two daemons of one node apart: both have the same address.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return ready(cmd.Context()) },
+		Example: "  kube-nft ready",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return ready(cmd.Context()) },
 	}
 }
 

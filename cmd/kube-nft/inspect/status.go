@@ -49,6 +49,7 @@ daemon has --mode=shadow, status prints the differences between kube-proxy's rul
 
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,
+		Example: "  kube-nft status\n  kube-nft status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := readStatus(cmd.Context())
 			if err != nil {

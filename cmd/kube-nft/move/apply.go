@@ -41,6 +41,8 @@ right after, with the same settings. If it is running already, apply uses its se
 leaves the tables to it, and removes what kube-proxy has programmed. Connections of
 kube-proxy's IPVS mode go on. apply makes its virtual servers refuse new connections. The
 daemon removes them and the device kube-ipvs0 when the connections have ended.`,
+		Example: `  kube-nft migrate apply --config /etc/kube-nft/config.yaml
+  kube-nft migrate apply --config /etc/kube-nft/config.yaml --timeout 1h`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {

@@ -23,6 +23,9 @@ node to kube-nft without a gap in service. It runs no iptables, nft or ipset pro
 
 The daemon does what migrate apply does by itself when it starts, unless
 --takeover=never is set.`,
+		Example: `  kube-nft migrate plan --config /etc/kube-nft/config.yaml
+  kube-nft migrate apply --config /etc/kube-nft/config.yaml
+  kube-nft migrate rollback --wait`,
 		RunE: func(*cobra.Command, []string) error {
 			return config.Usagef("migrate: expected plan, apply or rollback")
 		},

@@ -35,6 +35,8 @@ the settings of the daemon that runs on this node, and flags take precedence; wi
 daemon, give it the daemon's settings. Its last line is a summary. It exits 1 if something
 prevents a takeover, and 2 if it could not read everything: it needs CAP_NET_ADMIN, as root,
 and the source.`,
+		Example: `  kube-nft migrate plan --config /etc/kube-nft/config.yaml
+  kube-nft migrate plan --kubeconfig /etc/kubernetes/kube-proxy.conf --hostname-override worker-1 -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {

@@ -26,6 +26,7 @@ func newCleanup() *cobra.Command {
 		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Established connections
 keep their translation; new ones to Services are not answered any more, unless another proxy
 has rules in place. Stop the daemon first.`,
+		Example: "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return remove(cmd.Context(), timeout, migrate.Rollback{}, cmd.ErrOrStderr())
 		},
@@ -52,6 +53,7 @@ kube-proxy's, and serve until rollback removes them.
 rollback removes our tables only if kube-proxy's rules are in place, in each IP family that
 ours serve. If a kube-proxy runs, or with --wait, rollback waits for its rules; otherwise it
 removes nothing when they are missing. kube-nft cleanup removes our tables in any case.`,
+		Example: "  kube-nft migrate rollback --wait",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return remove(cmd.Context(), timeout, migrate.Rollback{Back: true, Wait: wait}, cmd.ErrOrStderr())
 		},
