@@ -133,12 +133,7 @@ func (q connection) explainSource(ctx context.Context, c *config.Config, stderr 
 	for family, table := range compile(c, t, nil, local).Want() {
 		tables[family] = readback.New(table)
 	}
-	if err := q.resolve(tables, &h, nodeAddresses(ctx, c, &h, log)); err != nil {
-		return nil, err
-	}
-	table := tables[q.family()]
-	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
-	p, err := q.packet(table, &h)
+	table, p, err := q.meets(ctx, c, tables, &h, log)
 	if err != nil {
 		return nil, err
 	}
@@ -159,16 +154,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		return nil, err
 	}
 	h := &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
-	if err := q.resolve(i.tables, h, nodeAddresses(ctx, c, h, c.Log(stderr))); err != nil {
-		return nil, err
-	}
-	table := i.tables[q.family()]
-	if table == nil {
-		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(),
-			familyName(q.family()))
-	}
-	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
-	p, err := q.packet(table, h)
+	table, p, err := q.meets(ctx, c, i.tables, h, c.Log(stderr))
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +170,28 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	a.Facts = append(a.Facts, unservedFacts(ctx, p, explanation.Service)...)
 	a.Elsewhere = elsewhere(ctx, c, p)
 	return a, nil
+}
+
+// meets returns the packet of the connection, and the table that it meets on a node.
+func (q *connection) meets(ctx context.Context, c *config.Config, tables map[nft.Family]*readback.Table, here *host,
+	log *zap.Logger) (*readback.Table, nft.Packet, error) {
+	err := q.resolve(tables, here, func(name string) ([]netip.Addr, error) {
+		if name == c.NodeName {
+			return here.addresses, nil
+		}
+		return c.AddressesOf(ctx, name, log)
+	})
+	if err != nil {
+		return nil, nft.Packet{}, err
+	}
+	table := tables[q.family()]
+	if table == nil {
+		return nil, nft.Packet{}, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here",
+			q.family().NFT(), familyName(q.family()))
+	}
+	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
+	p, err := q.packet(table, here)
+	return table, p, err
 }
 
 // sourcePatience bounds how long the API server may take to say more than the rules do. The answer is there without it.
@@ -247,18 +255,6 @@ func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
 	}
 	return fmt.Sprintf("%s is a pod of Node %s, by its spec.podCIDRs: its packets meet the rules of that node, and this "+
 		"is the answer of %s. Run explain in the pod of kube-nft on %s.", p.Source, node, c.NodeName, node)
-}
-
-// nodeAddresses returns the function that finds the addresses of a Node: this node's from its interfaces,
-// others' in the source of objects.
-func nodeAddresses(ctx context.Context, c *config.Config, here *host,
-	log *zap.Logger) func(string) ([]netip.Addr, error) {
-	return func(name string) ([]netip.Addr, error) {
-		if name == c.NodeName {
-			return here.addresses, nil
-		}
-		return c.AddressesOf(ctx, name, log)
-	}
 }
 
 // senderTo looks the sending address of this host up in the routing table. It sends nothing.

@@ -228,15 +228,6 @@ type flowWriter struct {
 	now, before *frontends
 }
 
-// frontend returns what a client connected to; false if it is no Service's.
-func (w *flowWriter) frontend(flow *conntrack.Flow) (readback.Frontend, bool) {
-	p, ok := w.now.at(flow.Original.Destination, flow.Original.Protocol)
-	if !ok {
-		p, ok = w.before.at(flow.Original.Destination, flow.Original.Protocol)
-	}
-	return p, ok
-}
-
 // An EndedConnection is one connection that has ended.
 type EndedConnection struct {
 	metav1.TypeMeta
@@ -261,7 +252,10 @@ type FlowCounter struct {
 
 // write prints a connection if it is asked for.
 func (w *flowWriter) write(flow *conntrack.Flow) {
-	p, ok := w.frontend(flow)
+	p, ok := w.now.at(flow.Original.Destination, flow.Original.Protocol)
+	if !ok {
+		p, ok = w.before.at(flow.Original.Destination, flow.Original.Protocol)
+	}
 	if !ok || w.err != nil || !w.q.matches(&p, flow) {
 		return
 	}

@@ -186,22 +186,20 @@ func (q *packetQuery) destinations(look *inspection) (filters []kernel.PacketFil
 	}
 	for f, table := range look.tables {
 		nodePorts := nodePortAddressesOf(table)
+		if len(nodePorts) == 0 {
+			nodePorts = []netip.Addr{{}} // served at all addresses
+		}
 		for _, s := range table.Frontends() {
 			if !service.matches(&s) {
 				continue
 			}
-			filter := kernel.PacketFilter{Family: f, Destination: s.Address, Protocol: uint8(s.Protocol), Port: s.Port}
-			if !s.NodePort() {
-				filters = append(filters, filter)
-				continue
+			addrs := []netip.Addr{s.Address}
+			if s.NodePort() {
+				addrs = nodePorts
 			}
-			filter.Destination = netip.Addr{}
-			if len(nodePorts) == 0 { // served at all addresses
-				filters = append(filters, filter)
-			}
-			for _, addr := range nodePorts {
-				filter.Destination = addr
-				filters = append(filters, filter)
+			for _, addr := range addrs {
+				filters = append(filters,
+					kernel.PacketFilter{Family: f, Destination: addr, Protocol: uint8(s.Protocol), Port: s.Port})
 			}
 		}
 	}
