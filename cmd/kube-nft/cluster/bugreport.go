@@ -129,6 +129,7 @@ var reportCommands = []struct {
 	{4, "plan.json", []string{"migrate", "plan", "-o", "json"}},
 	{6, "services.json", []string{"get", "services", "-o", "json"}},
 	{8, "endpoints.json", []string{"get", "endpoints", "-o", "json"}},
+	{rankClient, "affinity.json", []string{"get", "affinity", "-o", "json"}},
 }
 
 // Files that are made of facts, or ranked elsewhere than in reportCommands.
@@ -140,18 +141,6 @@ const (
 // collect collects the files. It returns what the user may not do.
 func (r *report) collect(ctx context.Context) (refused error) {
 	r.objects(ctx)
-	commands := reportCommands
-	if r.clients {
-		commands = slices.Clone(commands)
-		for i := range commands {
-			if commands[i].file == factsFile {
-				commands[i].args = append(slices.Clone(commands[i].args), "--clients")
-			}
-		}
-		affinity := commands[0]
-		affinity.rank, affinity.file, affinity.args = rankClient, "affinity.json", []string{"get", "affinity", "-o", "json"}
-		commands = append(commands, affinity)
-	}
 	for i := range r.members {
 		if m := &r.members[i]; !m.answers() {
 			_, problem := m.state()
@@ -159,7 +148,13 @@ func (r *report) collect(ctx context.Context) (refused error) {
 		}
 	}
 	r.silent = make([]bool, len(r.members))
-	for _, command := range commands {
+	for _, command := range reportCommands {
+		switch {
+		case command.rank == rankClient && !r.clients:
+			continue
+		case command.file == factsFile && r.clients:
+			command.args = append(slices.Clip(command.args), "--clients")
+		}
 		err := r.cluster.ask(ctx, r.members, func(ctx context.Context, i int, pod *corev1.Pod) error {
 			node := r.members[i].node.Name
 			if r.silent[i] {

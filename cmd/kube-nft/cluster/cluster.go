@@ -26,6 +26,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
 
 // Name is the file name of the program under which it is the kubectl plug-in. kubectl runs CompletionName with the
@@ -149,9 +150,7 @@ func (c *connection) nodeNames(cmd *cobra.Command, _ []string, _ string) ([]stri
 // addNodes declares --node.
 func (c *connection) addNodes(cmd *cobra.Command, nodes *[]string) {
 	cmd.Flags().StringSliceVar(nodes, "node", nil, "only these nodes")
-	if err := cmd.RegisterFlagCompletionFunc("node", c.nodeNames); err != nil {
-		panic(err) // it is declared above
-	}
+	output.OfferFrom(cmd, "node", c.nodeNames)
 }
 
 // A member is a node, and kube-nft's pods on it, the one that serves or is to serve first.

@@ -20,7 +20,7 @@ func newGet(c *connection) *cobra.Command {
 	var form output.Form
 	var nodes []string
 	var sortBy string
-	r := newRemote(inspect.NewGet(nil))
+	r := &remote{inspect.NewGet(nil)}
 	cmd := &cobra.Command{
 		Use:   "get services|endpoints|affinity [[NAMESPACE/]NAME]",
 		Short: "List Services, endpoints or affinity entries of all nodes",
@@ -76,15 +76,12 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 	c.addNodes(cmd, &nodes)
 	r.addFlags(cmd)
 	cmd.Flags().StringVar(&sortBy, "sort-by", "", "sort by the column with this head; by node without it")
-	columns := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	output.OfferFrom(cmd, "sort-by", func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return append([]string{nodeColumn}, inspect.Columns(args[0])...), cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := cmd.RegisterFlagCompletionFunc("sort-by", columns); err != nil {
-		panic(err) // it is declared above
-	}
+	})
 	return cmd
 }
 

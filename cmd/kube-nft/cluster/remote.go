@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,16 +18,10 @@ import (
 )
 
 // A remote is a command of the node that runs on many nodes, and prints documents.
-type remote struct {
-	node *cobra.Command
-	// local has the names of its flags here, where they are others: kubectl and the plug-in have flags of the same name.
-	local map[string]string
-}
+type remote struct{ node *cobra.Command }
 
-// newRemote returns a remote for a command of the node.
-func newRemote(node *cobra.Command) *remote {
-	return &remote{node, map[string]string{"namespace": "in", "timeout": "duration", "selector": "service-selector"}}
-}
+// localNames are the names of its flags here that are others: kubectl and the plug-in have flags of the same name.
+var localNames = map[string]string{"namespace": "in", "timeout": "duration", "selector": "service-selector"}
 
 // visit calls f for each flag of the node that the plug-in has as well, with its name here.
 func (r *remote) visit(f func(flag *pflag.Flag, name string)) {
@@ -34,11 +29,7 @@ func (r *remote) visit(f func(flag *pflag.Flag, name string)) {
 		if flag.Hidden || slices.Contains([]string{"output", "help", "watch", "sort-by"}, flag.Name) {
 			return // these are the plug-in's own
 		}
-		name, other := r.local[flag.Name]
-		if !other {
-			name = flag.Name
-		}
-		f(flag, name)
+		f(flag, cmp.Or(localNames[flag.Name], flag.Name))
 	})
 }
 

@@ -128,10 +128,11 @@ func (c *cluster) statuses(ctx context.Context, members []member) ([]nodeStatus,
 			return err
 		}
 		r.Status = status
-		r.Serves = status.Daemon.Works() && status.Daemon.Status.Shadow == nil
+		r.Serves = status.Daemon.Works() && status.Daemon.Shadow == nil
 		notes := []string{cmp.Or(r.State, status.Daemon.Health())}
-		if d := status.Daemon; d.Status != nil && d.Settings["service-proxy-name"] != "" {
-			notes = append(notes, trial(d.Settings["service-proxy-name"]))
+		d := status.Daemon
+		if name := d.Settings["service-proxy-name"]; name != "" {
+			notes = append(notes, trial(name))
 		}
 		if len(status.ForeignProxy) > 0 {
 			notes = append(notes, "kube-proxy has rules here as well")
@@ -143,11 +144,11 @@ func (c *cluster) statuses(ctx context.Context, members []member) ([]nodeStatus,
 			}
 			notes = append(notes, f.Where+verb+" connections to endpoints")
 		}
-		if d := status.Daemon; d.Status != nil && d.Shadow != nil {
+		if d.Status != nil && d.Shadow != nil {
 			notes = append(notes, words.Plural(d.Shadow.Differences, "difference")+" among "+
 				words.Plural(d.Shadow.Frontends, "frontend"))
 		}
-		if d := status.Daemon; d.Status != nil && d.EjectedEndpoints > 0 {
+		if d.Status != nil && d.EjectedEndpoints > 0 {
 			notes = append(notes, words.Plural(d.EjectedEndpoints, "endpoint")+" without an answer")
 		}
 		r.State = strings.Join(notes, "; ")

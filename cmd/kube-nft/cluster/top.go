@@ -18,7 +18,7 @@ import (
 func newTop(c *connection) *cobra.Command {
 	var form output.Form
 	var nodes []string
-	r := newRemote(inspect.NewTop())
+	r := &remote{inspect.NewTop()}
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the busiest Services of all nodes",

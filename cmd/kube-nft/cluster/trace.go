@@ -54,7 +54,7 @@ It exits 0, and 2 if a node did not answer.`,
 func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Command) *cobra.Command {
 	var form output.Form
 	var nodes []string
-	r := newRemote(node)
+	r := &remote{node}
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
 			return config.Usagef("%s: expected one argument at most, got %d", cmd.Name(), len(args))

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -78,17 +77,13 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 		"only Services with these labels, as with kubectl get services -l")
 	get.PersistentFlags().StringVar(&s.sortBy, "sort-by", "", "sort by the column with this head")
 	output.Offer(get, "family", "4", "6")
-	columns := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	output.OfferFrom(get, "sort-by", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return Columns(cmd.Name()), cobra.ShellCompDirectiveNoFileComp
-	}
-	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace })
-	}
-	err := errors.Join(get.RegisterFlagCompletionFunc("namespace", namespaces),
-		get.RegisterFlagCompletionFunc("sort-by", columns))
-	if err != nil {
-		panic(err) // the flags are declared above
-	}
+	})
+	output.OfferFrom(get, "namespace",
+		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace })
+		})
 	lists := []*cobra.Command{
 		s.command(reader, "services", "List frontends, with the Service that each belongs to", getServices),
 		s.command(reader, "endpoints", "List the endpoints of each frontend, with connections if they are counted",

@@ -171,8 +171,12 @@ const digits = "0123456789"
 
 // Offer makes the shell offer values of a flag.
 func Offer(cmd *cobra.Command, flag string, values ...string) {
-	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
+	OfferFrom(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// OfferFrom makes the shell offer what a function returns as values of a flag.
+func OfferFrom(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
 		panic(err) // the flag is declared before
 	}
 }
