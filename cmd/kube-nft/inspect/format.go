@@ -26,8 +26,8 @@ func heads[Row any](columns []column[Row]) (list []string) {
 	return list
 }
 
-// writeList prints rows of a kind as the selection asks for it, without the columns with some heads. If there are none it
-// says so on stderr, which does not disturb a program that reads a table.
+// writeList prints rows of a kind as the selection asks for it, without the columns with some heads. If there are no
+// rows it says so on stderr, which does not disturb a program that reads a table.
 func writeList[Row any](cmd *cobra.Command, s *selection, kind string, columns []column[Row], rows []Row,
 	without ...string) error {
 	for _, c := range columns {
