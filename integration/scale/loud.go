@@ -115,15 +115,17 @@ func (o *options) tenants() []tenant {
 	many, sticky := loudService("many", 0, ports), loudService("many", 0, ports, affine)
 	few := loudService("few", 0, o.part(300), affine)
 	half := loudService("half", 0, o.part(500))
-	shared := loudService("shared", 0, o.part(100))
-	joint, apart := loudSlice(shared, 0, endpoints[:100]), loudSlice(shared, 1, endpoints[100:101])
-	leaving := apart.DeepCopy()
-	for i := range leaving.Ports {
-		leaving.Ports[i].Port = new(*leaving.Ports[i].Port + 1)
+	leave := func(name string, ports, addrs int) tenant {
+		s := loudService("shared", 0, o.part(ports))
+		joint, apart := loudSlice(s, 0, endpoints[:o.part(addrs)]), loudSlice(s, 1, endpoints[addrs:addrs+1])
+		leaving := apart.DeepCopy()
+		for i := range leaving.Ports {
+			leaving.Ports[i].Port = new(*leaving.Ports[i].Port + 1)
+		}
+		t := turns(name, 20, s, leaving, apart, friends{o.part(ports), [2]int{0, 2}, [2]int{1, 3}, nil})
+		t.begin = func(server *apiserver.Server) { server.Apply(s, joint, apart) }
+		return t
 	}
-	leave := turns("100 ports leave the list that they share, and come back", 20, shared, leaving, apart,
-		friends{o.part(100), [2]int{0, 2}, [2]int{1, 3}, nil})
-	leave.begin = func(server *apiserver.Server) { server.Apply(shared, joint, apart) }
 	maglev := func(server *apiserver.Server, n int) {
 		for i := range o.part(8) {
 			s := loudService(fmt.Sprint("maglev-", i), i, 1, hashed)
@@ -169,7 +171,8 @@ func (o *options) tenants() []tenant {
 			loudSlice(few, 0, endpoints[:5]), friends{o.part(300), [2]int{0, 1}, [2]int{0, 5}, []edit{affine}}),
 		turns("500 endpoints of 500 ports come and go", 10, half, loudSlice(half, 0, nil),
 			loudSlice(half, 0, endpoints[:500]), friends{o.part(500), gone, [2]int{0, 1}, nil}),
-		leave,
+		leave("100 ports leave the list that they share, and come back", 100, 100),
+		leave("500 ports leave their list of 500 endpoints, and come back", 500, 500),
 		{"8 Services with Maglev have 320 and 321 endpoints", 20, first(maglev), maglev,
 			friends{o.part(8), [2]int{0, 320}, [2]int{0, 321}, []edit{hashed}}},
 		{"3 new Services with Maglev a second", 3, first(fresh), fresh,
