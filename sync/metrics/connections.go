@@ -113,7 +113,7 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 			}
 			labels = append(labels, endpointLabel(n.Endpoint), list)
 		}
-		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
+		metrics <- counter(desc, float64(n.Count), labels...)
 	}
 	if endpoints {
 		if c.kept == nil {

@@ -13,9 +13,15 @@ type Flows interface {
 }
 
 // CountFlows makes scrapes show what connections to Services have moved. Call it once, before the first scrape.
-func (m *Metrics) CountFlows(f Flows) { m.registry.MustRegister(flowCollector{f}) }
-
-type flowCollector struct{ flows Flows }
+func (m *Metrics) CountFlows(f Flows) {
+	m.registry.MustRegister(&collector{[]*prometheus.Desc{flowBytesDesc, flowPacketsDesc, flowEndedDesc, flowDurationDesc,
+		flowLostDesc}, func(metrics chan<- prometheus.Metric) {
+		for _, u := range f.Usages() {
+			collectUsage(&u, metrics)
+		}
+		metrics <- counter(flowLostDesc, float64(f.State().Lost))
+	}})
+}
 
 var (
 	flowBytesDesc = flowDesc("service_bytes_total",
@@ -37,32 +43,20 @@ func flowDesc(name, help string, labels ...string) *prometheus.Desc {
 		"series of their own.", append([]string{"namespace", "service"}, labels...), nil)
 }
 
-// Describe implements prometheus.Collector.
-func (c flowCollector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{flowBytesDesc, flowPacketsDesc, flowEndedDesc, flowDurationDesc,
-		flowLostDesc} {
-		descs <- desc
+func collectUsage(u *flows.Usage, metrics chan<- prometheus.Metric) {
+	count := func(desc *prometheus.Desc, n uint64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, float64(n), u.Since,
+			append([]string{u.Service.Namespace, u.Service.Name}, labels...)...)
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c flowCollector) Collect(metrics chan<- prometheus.Metric) {
-	for _, u := range c.flows.Usages() {
-		count := func(desc *prometheus.Desc, n uint64, labels ...string) {
-			metrics <- prometheus.MustNewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, float64(n), u.Since,
-				append([]string{u.Service.Namespace, u.Service.Name}, labels...)...)
-		}
-		count(flowBytesDesc, u.Sent.Bytes, "sent")
-		count(flowBytesDesc, u.Returned.Bytes, "returned")
-		count(flowPacketsDesc, u.Sent.Packets, "sent")
-		count(flowPacketsDesc, u.Returned.Packets, "returned")
-		count(flowEndedDesc, u.Ended)
-		buckets := make(map[float64]uint64, len(flows.Bounds))
-		for i, bound := range flows.Bounds {
-			buckets[bound] = u.Durations[i]
-		}
-		metrics <- prometheus.MustNewConstHistogramWithCreatedTimestamp(flowDurationDesc, u.Timed, u.Seconds, buckets,
-			u.Since, u.Service.Namespace, u.Service.Name)
+	count(flowBytesDesc, u.Sent.Bytes, "sent")
+	count(flowBytesDesc, u.Returned.Bytes, "returned")
+	count(flowPacketsDesc, u.Sent.Packets, "sent")
+	count(flowPacketsDesc, u.Returned.Packets, "returned")
+	count(flowEndedDesc, u.Ended)
+	buckets := make(map[float64]uint64, len(flows.Bounds))
+	for i, bound := range flows.Bounds {
+		buckets[bound] = u.Durations[i]
 	}
-	metrics <- prometheus.MustNewConstMetric(flowLostDesc, prometheus.CounterValue, float64(c.flows.State().Lost))
+	metrics <- prometheus.MustNewConstHistogramWithCreatedTimestamp(flowDurationDesc, u.Timed, u.Seconds, buckets,
+		u.Since, u.Service.Namespace, u.Service.Name)
 }

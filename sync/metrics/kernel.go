@@ -31,16 +31,6 @@ const (
 	affinityLimit = 100_000
 )
 
-// A kernelCollector shows the state of nf_tables at the time of a scrape. It leaves out, and
-// counts, what it cannot read.
-type kernelCollector struct {
-	families []tracker.Family
-
-	mu     sync.Mutex
-	kernel Kernel
-	failed float64
-}
-
 var (
 	generationDesc = prometheus.NewDesc("kube_nft_nftables_generation",
 		"Generation of nf_tables in this network namespace: each commit of any program increments it.", nil, nil)
@@ -57,50 +47,47 @@ var (
 		"Requests of scrapes to nf_tables that failed.", nil, nil)
 )
 
-func (c *kernelCollector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{generationDesc, affinityDesc, fillDesc, refusedDesc, failedDesc} {
-		descs <- desc
-	}
+// newKernelCollector shows the state of nf_tables. It leaves out, and counts, what it cannot read.
+func newKernelCollector(k Kernel, families []tracker.Family) *collector {
+	var mu sync.Mutex // guards k and failed
+	failed := 0.0
+	return &collector{[]*prometheus.Desc{generationDesc, affinityDesc, fillDesc, refusedDesc, failedDesc},
+		func(metrics chan<- prometheus.Metric) {
+			mu.Lock()
+			defer mu.Unlock()
+			ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
+			defer cancel()
+			if generation, err := k.Generation(ctx); err == nil {
+				metrics <- gauge(generationDesc, float64(generation))
+			} else {
+				failed++
+			}
+			for _, family := range families {
+				if collectFamily(ctx, k, family, metrics) != nil {
+					failed++
+				}
+			}
+			metrics <- counter(failedDesc, failed)
+		}}
 }
 
-func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
-	defer cancel()
-	if generation, err := c.kernel.Generation(ctx); err == nil {
-		metrics <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(generation))
-	} else {
-		c.failed++
+func collectFamily(ctx context.Context, k Kernel, family tracker.Family, metrics chan<- prometheus.Metric) error {
+	usage, err := k.DynamicFill(ctx, family, affinityLimit)
+	if err != nil && !errors.Is(err, unix.ENOENT) { // before the first commit there is no table
+		return err
 	}
-	for _, family := range c.families {
-		usage, err := c.kernel.DynamicFill(ctx, family, affinityLimit)
-		if err != nil && !errors.Is(err, unix.ENOENT) { // before the first commit there is no table
-			c.failed++
-			continue
-		}
-		entries, fill := sum(usage)
-		metrics <- prometheus.MustNewConstMetric(affinityDesc, prometheus.GaugeValue, entries, family.String())
-		metrics <- prometheus.MustNewConstMetric(fillDesc, prometheus.GaugeValue, fill, family.String())
-		refused, err := readback.ReadRefusals(ctx, c.kernel, family)
-		if err != nil {
-			c.failed++
-			continue
-		}
-		for cause, n := range refused {
-			metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), family.String(), cause)
-		}
-	}
-	metrics <- prometheus.MustNewConstMetric(failedDesc, prometheus.CounterValue, c.failed)
-}
-
-// sum returns the number of entries of all maps, and how full the fullest is.
-func sum(usage map[string]kernel.Fill) (entries, fill float64) {
+	entries, fill := 0.0, 0.0 // of all maps, and of the fullest
 	for _, u := range usage {
 		entries += float64(u.Count)
 		if u.Size > 0 {
 			fill = max(fill, float64(u.Count)/float64(u.Size))
 		}
 	}
-	return entries, fill
+	metrics <- gauge(affinityDesc, entries, family.String())
+	metrics <- gauge(fillDesc, fill, family.String())
+	refused, err := readback.ReadRefusals(ctx, k, family)
+	for cause, n := range refused {
+		metrics <- counter(refusedDesc, float64(n), family.String(), cause)
+	}
+	return err
 }

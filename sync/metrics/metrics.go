@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/ejection"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -40,12 +41,9 @@ type Config struct {
 	Gates []Gate
 	// Connections returns how many entries connection tracking has and may have; nil leaves that out.
 	Connections func() (entries, limit int64, err error)
-	// Ejected counts the endpoints that do not answer by Service; nil leaves that out.
-	Ejected func() map[Service]int
+	// Ejected returns the endpoints that do not answer; nil leaves that out.
+	Ejected func() []ejection.Endpoint
 }
-
-// A Service names one in labels.
-type Service struct{ Namespace, Name string }
 
 // A Gate is a feature gate for kubernetes_feature_enabled. Stage is ALPHA, BETA, DEPRECATED or empty.
 type Gate struct {
@@ -107,13 +105,13 @@ func New(config Config) *Metrics {
 		Help: "1 while there is no Node object with the name of this node; kube-nft then uses the last known one.",
 	}, func() float64 { return oneIf(config.NodeMissing()) })
 	if config.Kernel != nil {
-		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
+		registry.MustRegister(newKernelCollector(config.Kernel, config.Families))
 	}
 	if config.Connections != nil {
-		registry.MustRegister(connectionsCollector(config.Connections))
+		registry.MustRegister(newUsageCollector(config.Connections))
 	}
 	if config.Ejected != nil {
-		registry.MustRegister(ejectedCollector(config.Ejected))
+		registry.MustRegister(newEjectedCollector(config.Ejected))
 	}
 	setBuild(f, config.Build, config.Component)
 	setGates(f, config.Gates)

@@ -26,32 +26,20 @@ var (
 		"How long the last comparison took, with the reading of kube-proxy's rules. Only with --mode=shadow.", nil, nil)
 )
 
-// A shadowCollector shows a Shadow.
-type shadowCollector func() Shadow
-
 // Shadow adds the metrics of the shadow mode. Call it once at most; state may be called from any goroutine.
-func (m *Metrics) Shadow(state func() Shadow) { m.registry.MustRegister(shadowCollector(state)) }
-
-func (c shadowCollector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{shadowDifferencesDesc, shadowFrontendsDesc, shadowComparedDesc,
-		shadowDurationDesc} {
-		descs <- desc
-	}
-}
-
-func (c shadowCollector) Collect(all chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-		all <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-	}
-	s := c()
-	for kind, n := range s.Differences {
-		gauge(shadowDifferencesDesc, float64(n), kind)
-	}
-	compared := 0.0
-	if !s.Compared.IsZero() {
-		compared = float64(s.Compared.UnixMilli()) / 1000
-	}
-	gauge(shadowFrontendsDesc, float64(s.Frontends))
-	gauge(shadowComparedDesc, compared)
-	gauge(shadowDurationDesc, s.Seconds)
+func (m *Metrics) Shadow(state func() Shadow) {
+	m.registry.MustRegister(&collector{[]*prometheus.Desc{shadowDifferencesDesc, shadowFrontendsDesc, shadowComparedDesc,
+		shadowDurationDesc}, func(metrics chan<- prometheus.Metric) {
+		s := state()
+		for kind, n := range s.Differences {
+			metrics <- gauge(shadowDifferencesDesc, float64(n), kind)
+		}
+		compared := 0.0
+		if !s.Compared.IsZero() {
+			compared = float64(s.Compared.UnixMilli()) / 1000
+		}
+		metrics <- gauge(shadowFrontendsDesc, float64(s.Frontends))
+		metrics <- gauge(shadowComparedDesc, compared)
+		metrics <- gauge(shadowDurationDesc, s.Seconds)
+	}})
 }

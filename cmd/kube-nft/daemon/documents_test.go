@@ -26,6 +26,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/ejection"
 	"github.com/kube-nft/kube-nft/sync/flows"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -74,7 +75,9 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		NodeMissing: func() bool { return false },
 		Kernel:      silentKernel{}, Build: new(debug.BuildInfo), Component: new(version.Info),
 		Gates: gates(newTestConfig(t)), Connections: func() (entries, limit int64, err error) { return },
-		Ejected: func() map[metrics.Service]int { return map[metrics.Service]int{{Namespace: "shop", Name: "web"}: 1} },
+		Ejected: func() []ejection.Endpoint {
+			return []ejection.Endpoint{{Port: tracker.PortID{Namespace: "shop", Service: "web"}}}
+		},
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
 	m.CountFlows(noFlows{})

@@ -66,7 +66,7 @@ func (d *daemon) newMetrics(m *monitor) *metrics.Metrics {
 		Unserved: m.services.Unserved, NodeMissing: func() bool { return nodeMissing(d.tracker) },
 		Build: build, Component: &component, Gates: gates(d.config),
 		Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
-		Ejected:     d.ejectedByService,
+		Ejected:     d.ejection.Endpoints,
 	})
 	if d.shadow != nil {
 		all.Shadow(d.shadow.Metrics)

@@ -14,7 +14,6 @@ import (
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/ejection"
 	"github.com/kube-nft/kube-nft/sync/flows"
-	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -74,15 +73,6 @@ func (m *monitor) ejected(e ejection.Endpoint) {
 	m.events.Service(e.Port.Namespace, e.Port.Service, tracker.PortID{}, "EndpointEjected", "Program",
 		"endpoint "+e.Endpoint.String()+" gets no new connections from this node for a while: it does not answer, and other "+
 			"endpoints of the Service do (kube-nft.io/eject)")
-}
-
-// ejectedByService counts the endpoints that are left out, or tried again.
-func (d *daemon) ejectedByService() map[metrics.Service]int {
-	count := make(map[metrics.Service]int)
-	for _, e := range d.ejection.Endpoints() {
-		count[metrics.Service{Namespace: e.Port.Namespace, Name: e.Port.Service}]++
-	}
-	return count
 }
 
 // endingsBuffer is what may wait for flow metrics: 16,000 connections that ended, or more.
