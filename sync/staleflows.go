@@ -3,7 +3,6 @@ package sync
 import (
 	"context"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -37,9 +36,7 @@ type staleFlows struct {
 	mu      sync.Mutex
 	waiting staleChanges
 
-	// The rest is owned by the goroutine of run.
-	backoff retry.Backoff
-	failing quota.Once
+	failing quota.Once // owned by the goroutine of run
 }
 
 // staleChanges is what commits have made stale and what is not cleaned up yet.
@@ -94,32 +91,17 @@ const lastClean = 500 * time.Millisecond
 // each clean-up it rests, so that a Service whose endpoints never stop moving takes a quarter of one
 // CPU at most; the first one after a rest comes at once.
 func (s *staleFlows) run(ctx context.Context) {
-	runtime.LockOSThread() // Options.CPUTime is that of a thread
-	defer runtime.UnlockOSThread()
 	defer func() {
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastClean)
 		defer stop()
 		s.clean(last)
 	}()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
+	retry.Repeat(ctx, s.wake, retry.Never, s.cpuTime, func() (again time.Duration, err error) {
+		if err = s.clean(ctx).Err; err != nil {
+			return 0, err
 		}
-		worked := s.cpuTime()
-		report := s.clean(ctx)
-		pause := retry.Rest(s.cpuTime() - worked)
-		if report.Err != nil {
-			pause = max(pause, s.backoff.Next())
-			s.wake.Notify()
-		} else {
-			s.backoff.Reset()
-		}
-		if pause > 0 {
-			retry.Pause(ctx, pause)
-		}
-	}
+		return retry.Never, nil
+	})
 }
 
 // clean removes the connections that commits have made stale. What could not be done waits

@@ -104,7 +104,6 @@ func forgetNoFlow(t *testing.T, seed uint64) {
 	}
 	b := newBubble(k, Options{NodePorts: everywhere})
 	b.loop.backoff = retry.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}
-	b.loop.stale.backoff = b.loop.backoff
 	var commits atomic.Int32
 	b.loop.options.Committed = func(Report) { commits.Add(1) }
 	b.loop.CleanFlows(table)

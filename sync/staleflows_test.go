@@ -290,28 +290,27 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cleaner{fails: errors.New("no connection tracking")}
 		b, cleaned := newCleaning(new(table), c, Options{}, udp("dns", 1, 1))
-		b.loop.stale.backoff = retry.Backoff{Min: time.Second, Max: 4 * time.Second}
 		began := time.Now()
 		b.run(t)
 		b.change(udp("dns", 1, 2))
 		b.change(udp("dns", 1, 3))
 		b.change(udp("dns", 1)) // scaled to zero
 		pass(10 * time.Second)
-		for i, want := range []time.Duration{0, 1, 3, 7} {
-			if i >= len(c.all()) || !c.all()[i].full || c.all()[i].began.Sub(began) != want*time.Second {
-				t.Fatalf("attempts %+v, want a look at all connections after 0, 1, 3 and 7 s", c.all())
+		for i, want := range []time.Duration{0, 50, 150, 350, 750, 1550, 3150, 6350} {
+			if i >= len(c.all()) || !c.all()[i].full || c.all()[i].began.Sub(began) != want*time.Millisecond {
+				t.Fatalf("attempts %+v, want a look at all connections after 0, 50, 150, 350 ms and so on", c.all())
 			}
 		}
 		want := []tracker.FlowChange{{Frontend: frontendAt(udp("dns", 1)), Removed: at8080(1, 2, 3), Gone: true}}
-		if diff := cmp.Diff(want, c.all()[3].changes, compareAddresses); diff != "" {
+		if diff := cmp.Diff(want, c.all()[7].changes, compareAddresses); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
 		c.fail(nil)
 		pass(time.Hour)
-		if last := len(*cleaned) - 1; len(c.all()) != 5 || last != 4 || (*cleaned)[3].Err == nil ||
-			(*cleaned)[3].Lag != 7*time.Second ||
-			(*cleaned)[4].Err != nil || (*cleaned)[4].Lag != 11*time.Second {
-			t.Errorf("%d attempts, reports %+v; want one more, that succeeds after 11 s", len(c.all()), *cleaned)
+		if last := len(*cleaned) - 1; len(c.all()) != 9 || last != 8 || (*cleaned)[7].Err == nil ||
+			(*cleaned)[7].Lag != 6350*time.Millisecond ||
+			(*cleaned)[8].Err != nil || (*cleaned)[8].Lag != 12750*time.Millisecond {
+			t.Errorf("%d attempts, reports %+v; want one more, that succeeds after 12.75 s", len(c.all()), *cleaned)
 		}
 		if n := b.logged("cannot delete stale conntrack entries; retrying"); n != 1 {
 			t.Errorf("%d lines, want one", n)

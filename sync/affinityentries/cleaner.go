@@ -162,35 +162,20 @@ const (
 
 // Run cleans up until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
-	var backoff retry.Backoff
-	again := time.NewTimer(0)
-	again.Stop()
-	look := time.NewTimer(lookInterval)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.wake:
-		case <-again.C:
-		case <-look.C:
-			look.Reset(c.findFull(ctx))
+	began := time.Now()
+	look := began.Add(lookInterval)
+	passed := func() time.Duration { return time.Since(began) }
+	retry.Repeat(ctx, c.wake, lookInterval, passed, func() (again time.Duration, err error) {
+		if now := time.Now(); !now.Before(look) {
+			look = now.Add(c.findFull(ctx))
 		}
-		began := time.Now()
 		left, err := c.clean(ctx)
-		pause := retry.Rest(time.Since(began))
-		if err != nil {
-			pause = max(pause, backoff.Next())
-		} else {
-			backoff.Reset()
-		}
+		again = max(0, time.Until(look))
 		if left {
-			again.Reset(max(pause, settling))
+			again = min(again, settling)
 		}
-		if !retry.Pause(ctx, pause) {
-			return
-		}
-	}
+		return again, err
+	})
 }
 
 // findFull has maps read that are full but for a quarter, and returns when to look again. Linux before 6.16 does not

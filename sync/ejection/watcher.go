@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -161,30 +160,19 @@ func (w *Watcher) Endpoints() []Endpoint {
 
 // Run watches until ctx ends. It takes a quarter of one CPU at most, and nothing while no port asks for it.
 func (w *Watcher) Run(ctx context.Context) {
-	runtime.LockOSThread() // Options.CPUTime is that of a thread
-	defer runtime.UnlockOSThread()
-	for ctx.Err() == nil {
+	retry.Repeat(ctx, w.wake, retry.Never, w.options.CPUTime, func() (again time.Duration, _ error) {
 		w.mu.RLock()
 		asked := len(w.ports) > 0
 		w.mu.RUnlock()
-		var next <-chan time.Time
-		if asked {
-			began, worked := time.Now(), w.options.CPUTime()
-			w.look(ctx, began)
-			if !retry.Pause(ctx, retry.Rest(w.options.CPUTime()-worked)) {
-				return
-			}
-			next = time.After(w.interval(began) - time.Since(began))
-		} else {
+		if !asked {
 			w.putBack()
 			w.show()
+			return retry.Never, nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-next:
-		case <-w.wake:
-		}
-	}
+		began := time.Now()
+		w.look(ctx, began)
+		return max(0, w.interval(began)-time.Since(began)), nil
+	})
 }
 
 // interval is the time from one look to the next.

@@ -26,7 +26,7 @@ import (
 
 // yieldInterval is the pause before the second try at a port that could not be opened: another proxy may close it just
 // now, as when a Service passes from one to the other. The pause doubles up to reopenInterval, but not while StandIn is
-// on. Trying takes a fiftieth of the time at most.
+// on. Trying takes a quarter of the time at most.
 const (
 	reopenInterval = 5 * time.Second
 	yieldInterval  = 50 * time.Millisecond

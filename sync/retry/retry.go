@@ -8,6 +8,7 @@ package retry
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"time"
 )
 
@@ -34,6 +35,45 @@ func (b *Backoff) Reset() { b.failures = 0 }
 // Rest returns the pause after work that took so long and that comes again and again: the work takes a
 // quarter of the time at most.
 func Rest(took time.Duration) time.Duration { return 3 * took }
+
+// Repeat calls work when wake is notified and, unless it is Never, after the time that work returned; first is the time
+// to the first call. In between it rests, see Rest; after an error, for the pause of a Backoff at least. clock tells
+// how long the calling thread has worked. Repeat returns when ctx ends.
+func Repeat(ctx context.Context, wake Wake, first time.Duration, clock func() time.Duration,
+	work func() (again time.Duration, err error)) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var backoff Backoff
+	for after := first; ; {
+		var timer <-chan time.Time
+		if after != Never {
+			timer = time.After(after)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-timer:
+		}
+		began := clock()
+		again, err := work()
+		rest := Rest(clock() - began)
+		if err != nil {
+			rest = max(rest, backoff.Next())
+		} else {
+			backoff.Reset()
+		}
+		if !Pause(ctx, rest) {
+			return
+		}
+		if after = again; again != Never {
+			after = max(0, again-rest)
+		}
+	}
+}
+
+// Never is no time at all.
+const Never time.Duration = -1
 
 // A Wake wakes the goroutine that receives from it. Until it does, further notices count as one. Make it with NewWake.
 type Wake chan struct{}

@@ -2,6 +2,8 @@ package retry
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,5 +42,48 @@ func TestPause(t *testing.T) {
 		if Pause(ctx, time.Hour) || time.Since(began) != time.Minute {
 			t.Errorf("the end of the context ends the pause after %s", time.Since(began))
 		}
+	})
+}
+
+// TestRepeat: work comes after a wake and after its own time, rests, and backs off after errors.
+func TestRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		began, wake := time.Now(), NewWake()
+		passed := func() time.Duration { return time.Since(began) }
+		type result struct {
+			takes, again time.Duration
+			err          error
+		}
+		next := result{takes: time.Second, again: Never}
+		var starts []time.Duration
+		go Repeat(ctx, wake, 10*time.Second, passed, func() (time.Duration, error) {
+			starts = append(starts, passed())
+			time.Sleep(next.takes)
+			return next.again, next.err
+		})
+		want := func(starting ...time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(starts, starting) {
+				t.Errorf("work at %s, want %s", starts, starting)
+			}
+			starts = nil
+		}
+		time.Sleep(time.Minute)
+		want(10 * time.Second)
+		wake.Notify()
+		synctest.Wait()
+		wake.Notify()
+		next = result{again: 5 * time.Second}
+		time.Sleep(11 * time.Second) // one second of work, three of rest, then the second notice
+		want(60*time.Second, 64*time.Second, 69*time.Second)
+		next = result{again: 0, err: errors.New("broken")}
+		time.Sleep(3*time.Second + 200*time.Millisecond)
+		want(74*time.Second, 74*time.Second+50*time.Millisecond, 74*time.Second+150*time.Millisecond)
+		stop()
+		time.Sleep(time.Minute)
+		want()
 	})
 }
