@@ -133,12 +133,10 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 		s.waiting = work
 		s.mu.Unlock()
 	}
-	switch {
-	case ctx.Err() != nil: // the end is no failure
+	if ctx.Err() != nil { // the end is no failure
 		return report
-	case err == nil:
-		s.failing.Over()
-	case s.failing.Report(err.Error()):
+	}
+	if s.failing.Fails(err) {
 		s.log.Warn("cannot delete stale conntrack entries; retrying", zap.Error(err))
 	}
 	if s.cleaned != nil {

@@ -232,11 +232,8 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 			left = c.finish(job, stale) || left
 		}
 	}
-	switch {
-	case ctx.Err() != nil, errors.Is(err, ErrTablesUnknown): // no failure
-	case err == nil:
-		c.failing.Over()
-	case c.failing.Report(err.Error()):
+	noFailure := ctx.Err() != nil || errors.Is(err, ErrTablesUnknown)
+	if !noFailure && c.failing.Fails(err) {
 		c.log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
 			"dropped", zap.Error(err))
 	}

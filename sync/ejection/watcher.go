@@ -191,16 +191,14 @@ func (w *Watcher) interval(now time.Time) time.Duration {
 func (w *Watcher) look(ctx context.Context, now time.Time) {
 	w.refresh()
 	err := w.read(ctx, now)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return
-	case err == nil:
-		w.failing.Over()
-	default:
+	}
+	if err != nil {
 		w.putBack()
-		if w.failing.Report(err.Error()) {
-			w.options.Log.Warn("cannot see which endpoints do not answer; all stay in their Services", zap.Error(err))
-		}
+	}
+	if w.failing.Fails(err) {
+		w.options.Log.Warn("cannot see which endpoints do not answer; all stay in their Services", zap.Error(err))
 	}
 	w.show()
 }

@@ -135,13 +135,10 @@ func (c *Counter) look(ctx context.Context, table Table, now time.Time) (complet
 func (c *Counter) report(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		c.state.Problem = ""
-		c.failing.Over()
-		return
+	if c.state.Problem = ""; err != nil {
+		c.state.Problem = err.Error()
 	}
-	c.state.Problem = err.Error()
-	if c.failing.Report(c.state.Problem) {
+	if c.failing.Fails(err) {
 		c.options.Log.Warn("flow metrics do not count everything", zap.Error(err))
 	}
 }

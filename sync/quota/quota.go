@@ -13,7 +13,7 @@
 //
 // A Once is for one condition that lasts, such as a port that is in use:
 //
-//	if failing.Report(err.Error()) {
+//	if err := try(); failing.Fails(err) {
 //		log.Warn(…)
 //	}
 package quota
@@ -118,6 +118,15 @@ func (o *Once) Report(text string) bool {
 	}
 	o.reported, o.text, o.at = true, text, now
 	return true
+}
+
+// Fails reports whether to report an error of what is tried again and again. Without an error, the condition is over.
+func (o *Once) Fails(err error) bool {
+	if err == nil {
+		o.Over()
+		return false
+	}
+	return o.Report(err.Error())
 }
 
 // Over says that the condition has ended, and reports whether it had been reported.

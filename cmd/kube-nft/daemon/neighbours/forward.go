@@ -89,9 +89,7 @@ func (w *Watch) Forward(ctx context.Context, sample *Sample, mark uint32, count 
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err == nil {
-			failing.Over()
-		} else if failing.Report(err.Error()) {
+		if failing.Fails(err) {
 			w.Log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
 		}
 		found = slices.DeleteFunc(found, func(f firewall.Finding) bool { return f.Unless != "" })
