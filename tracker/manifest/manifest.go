@@ -1,11 +1,11 @@
 package manifest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
 )
@@ -15,9 +15,9 @@ const (
 	quiet = 5 * time.Millisecond
 	// maxQuiet bounds the wait when something happens all the time.
 	maxQuiet = 200 * time.Millisecond
-	// defaultRescan finds what inotify does not see: writes through memory maps, network
-	// file systems, targets of links in other directories.
-	defaultRescan = 10 * time.Second
+	// rescan finds what inotify does not see: writes through memory maps, network file systems, targets of links in
+	// other directories.
+	rescan = 10 * time.Second
 )
 
 // Options are the functions that a Source calls. Each may be nil.
@@ -32,8 +32,6 @@ type Options struct {
 	// Notice gets messages for the user: unknown fields, objects of other kinds, objects
 	// defined twice.
 	Notice func(text string)
-	// Rescan is the interval of looking for unannounced changes; 0 means 10s.
-	Rescan time.Duration
 }
 
 func (o *Options) problem(err error) {
@@ -52,13 +50,13 @@ func (o *Options) notice(text string) {
 type Source struct {
 	path    string
 	options Options
+	rescan  time.Duration
 	synced  chan struct{}
 }
 
 // New returns a Source for a file or directory. Nothing is read before Run.
 func New(path string, options Options) *Source {
-	options.Rescan = cmp.Or(options.Rescan, defaultRescan)
-	return &Source{path: path, options: options, synced: make(chan struct{})}
+	return &Source{path: path, options: options, rescan: rescan, synced: make(chan struct{})}
 }
 
 // Synced returns a channel that is closed once the sink has the objects of all usable files.
@@ -71,8 +69,7 @@ func (s *Source) Synced() <-chan struct{} {
 func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 	changes, err := watch.New(s.path)
 	if err != nil {
-		s.options.notice(fmt.Sprintf("cannot watch the manifests, so changes are read only every %s: %v", s.options.Rescan,
-			err))
+		s.options.notice(fmt.Sprintf("cannot watch the manifests, so changes are read only every %s: %v", s.rescan, err))
 	}
 	defer changes.Close()
 	set := newFileSet(s.path, &s.options)
@@ -80,33 +77,13 @@ func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 		return err
 	}
 	close(s.synced)
-	s.follow(ctx, changes, set, sink)
-	return nil
-}
-
-// follow scans set when its files change and from time to time, until ctx ends.
-func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet, sink tracker.Sink) {
-	ticker := time.NewTicker(s.options.Rescan)
-	defer ticker.Stop()
-	missing := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		case <-changes.Events():
-			changes.Settle(ctx, quiet, maxQuiet)
+	var missing quota.Once
+	for changes.Next(ctx, quiet, maxQuiet, s.rescan) {
+		if err := set.scan(sink); missing.Fails(err) {
+			s.options.problem(fmt.Errorf("%w; its last valid content stays in force", err))
 		}
-		changes.Arm() // before the scan, so that nothing falls in between
-		text := ""
-		if err := set.scan(sink); err != nil {
-			text = err.Error()
-			if text != missing {
-				s.options.problem(fmt.Errorf("%w; its last valid content stays in force", err))
-			}
-		}
-		missing = text
 	}
+	return nil
 }
 
 // Load gives sink the content of the files at path and returns. If some file cannot be used it

@@ -41,10 +41,10 @@ func follow(t *testing.T, dir, path string) *fixture {
 	t.Helper()
 	f := &fixture{Sink: trackertest.NewSink(), t: t, dir: dir}
 	source := New(path, Options{
-		Rescan:  time.Hour,
 		Problem: func(err error) { f.note(&f.problems, err.Error()) },
 		Notice:  func(text string) { f.note(&f.notices, text) },
 	})
+	source.rescan = time.Hour
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -247,7 +247,8 @@ func TestRescanFindsUnannouncedChanges(t *testing.T) {
 	write(t, target, services("web", "10.0.0.1"))
 	must(t, os.Symlink(target, dir+"/a.yaml"))
 	sink := trackertest.NewSink()
-	source := New(dir, Options{Rescan: 5 * time.Millisecond})
+	source := New(dir, Options{})
+	source.rescan = 5 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = source.Run(ctx, sink) })

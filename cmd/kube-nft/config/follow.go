@@ -35,11 +35,8 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 		problem(err)
 	}
 	defer changes.Close()
-	ticker := time.NewTicker(rescan)
-	defer ticker.Stop()
 	var failing quota.Once
 	for notices := have.Notices; ; {
-		changes.Arm() // before the file is read, so that nothing falls in between
 		now, changed, err := r.differs(have)
 		if err == nil && !changed {
 			for _, notice := range now.Notices {
@@ -49,20 +46,14 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 			}
 			notices = now.Notices
 		}
-		switch {
-		case changed:
+		if changed {
 			return true
-		case err == nil:
-			failing.Over()
-		case failing.Report(err.Error()):
+		}
+		if failing.Fails(err) {
 			problem(err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Next(ctx, quiet, maxQuiet, rescan) {
 			return false
-		case <-ticker.C:
-		case <-changes.Events():
-			changes.Settle(ctx, quiet, maxQuiet)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package watch reports when the content of a file or directory may have changed: make a Watch with New, call Arm,
-// read, and wait for Events. It notices files that are written in place, renamed over, or exchanged as mounted
+// Package watch reports when the content of a file or directory may have changed: make a Watch with New, read, and
+// read again after each Next. It notices files that are written in place, renamed over, or exchanged as mounted
 // ConfigMaps are.
 package watch
 
@@ -24,8 +24,7 @@ const contentEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FRO
 	unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ATTRIB
 
 // A Watch reports that something may have changed at a path: in it, or in its parent directory,
-// where it is renamed, deleted and created. A nil Watch reports nothing. Only Events may be used by
-// more than one goroutine.
+// where it is renamed, deleted and created. A nil Watch reports nothing. One goroutine may use it.
 type Watch struct {
 	path   string
 	file   *os.File      // the inotify instance
@@ -50,14 +49,13 @@ func New(path string) (*Watch, error) {
 	}
 	w := &Watch{path: path, file: os.NewFile(uintptr(fd), "inotify"), wake: make(chan struct{}, 1), self: -1}
 	w.parent.Store(-1)
-	w.Arm()
+	w.arm()
 	go w.read()
 	return w, nil
 }
 
-// Arm points the watch at what is at the path now: links may have changed, and directories may have
-// come back. Call it before each look at the content, so that no change is missed.
-func (w *Watch) Arm() {
+// arm points the watch at what is at the path now: links may have changed, and directories may have come back.
+func (w *Watch) arm() {
 	if w == nil {
 		return
 	}
@@ -90,28 +88,28 @@ func (w *Watch) control(use func(fd int)) {
 	_ = connection.Control(func(fd uintptr) { use(int(fd)) }) // fails only if closed
 }
 
-// Events returns a channel that receives when something may have changed.
-func (w *Watch) Events() <-chan struct{} {
-	if w == nil {
-		return nil
+// Next waits until the content may have changed: until something was announced and then nothing for quiet, for at most
+// most, or until rescan is over, which finds what inotify does not see. It returns false when ctx ends.
+func (w *Watch) Next(ctx context.Context, quiet, most, rescan time.Duration) bool {
+	var wake chan struct{}
+	if w != nil {
+		wake = w.wake
 	}
-	return w.wake
-}
-
-// Settle returns when nothing has been announced for quiet, at the latest after most or when ctx
-// ends.
-func (w *Watch) Settle(ctx context.Context, quiet, most time.Duration) {
-	limit := time.After(most)
+	settled, limit := time.After(rescan), (<-chan time.Time)(nil)
 	for {
 		select {
-		case <-w.wake:
-		case <-time.After(quiet):
-			return
-		case <-limit:
-			return
 		case <-ctx.Done():
-			return
+			return false
+		case <-wake:
+			if settled = time.After(quiet); limit == nil {
+				limit = time.After(most)
+			}
+			continue
+		case <-settled:
+		case <-limit:
 		}
+		w.arm() // before the caller looks, so that nothing falls in between
+		return true
 	}
 }
 

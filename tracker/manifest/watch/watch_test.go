@@ -24,13 +24,11 @@ func newWatch(t *testing.T, path string) *Watch {
 
 func expectEvent(t *testing.T, w *Watch, what string) {
 	t.Helper()
-	select {
-	case <-w.Events():
-	case <-time.After(patience):
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if !w.Next(ctx, 20*time.Millisecond, time.Second, 2*patience) {
 		t.Fatal("no event after " + what)
 	}
-	w.Settle(t.Context(), 20*time.Millisecond, time.Second)
-	w.Arm()
 }
 
 func must(t *testing.T, err error) {
@@ -91,22 +89,32 @@ func event(descriptor int32, name string) []byte {
 	return append(append(b, name...), make([]byte, size-len(name))...)
 }
 
-// TestSettle ends when it is quiet, when time is up, and with its context.
-func TestSettle(t *testing.T) {
+// TestNext ends when it is quiet after an event, when time is up, and with its context.
+func TestNext(t *testing.T) {
 	w := newWatch(t, t.TempDir())
-	w.Settle(t.Context(), time.Millisecond, time.Hour)
-	w.Settle(t.Context(), time.Hour, time.Millisecond)
+	for _, tt := range []struct{ quiet, most, rescan time.Duration }{
+		{time.Millisecond, time.Hour, time.Hour}, {time.Hour, time.Millisecond, time.Hour},
+	} {
+		w.wake <- struct{}{}
+		if !w.Next(t.Context(), tt.quiet, tt.most, tt.rescan) {
+			t.Errorf("%+v: it ends", tt)
+		}
+	}
+	if !w.Next(t.Context(), time.Hour, time.Hour, time.Millisecond) {
+		t.Error("it ends instead of a rescan")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w.Settle(ctx, time.Hour, time.Hour)
+	if w.Next(ctx, time.Hour, time.Hour, time.Hour) {
+		t.Error("it goes on after its context")
+	}
 }
 
 // TestWatchWithoutInotify: where inotify cannot be used, a nil Watch stands for the one that is missing.
 func TestWatchWithoutInotify(t *testing.T) {
 	var w *Watch
-	w.Arm()
-	w.Close()
-	if w.Events() != nil {
-		t.Error("a nil Watch has a channel of events")
+	if !w.Next(t.Context(), time.Hour, time.Hour, time.Millisecond) {
+		t.Error("a nil Watch ends")
 	}
+	w.Close()
 }
