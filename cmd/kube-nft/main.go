@@ -82,11 +82,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	case errors.Is(err, daemon.ErrConfigChanged): // the log has said so
 		return exitConfig
 	}
-	var usage config.UsageError
-	var setting *config.Error
-	var trouble inspect.TroubleError
 	hint := ""
-	if errors.As(err, &usage) {
+	_, usage := errors.AsType[config.UsageError](err)
+	if usage {
 		if command.Name() == "help" {
 			command = command.Root()
 		}
@@ -94,9 +92,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	}
 	fmt.Fprintln(stderr, root.DisplayName()+": "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
 	switch {
-	case errors.As(err, &usage), errors.As(err, &setting), errors.Is(err, informer.ErrNoServer):
+	case usage, errors.As(err, new(*config.Error)), errors.Is(err, informer.ErrNoServer):
 		return exitUsage
-	case errors.As(err, &trouble), errors.Is(err, move.ErrIncomplete):
+	case errors.As(err, new(inspect.TroubleError)), errors.Is(err, move.ErrIncomplete):
 		return exitTrouble
 	}
 	return exitFailed
@@ -305,12 +303,12 @@ func similarFlags(cmd *cobra.Command, name string) []string {
 
 // plainly says in plain words which values a flag takes, and which flag an unknown one may be.
 func plainly(cmd *cobra.Command, err error) error {
-	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
 		name := unknown.GetSpecifiedName()
 		return fmt.Errorf("unknown flag --%s%s", name, didYouMean(similarFlags(cmd, name), "--"))
 	}
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
 		return err
 	}
 	if cause := invalid.Unwrap().Error(); strings.HasPrefix(cause, "expected ") { // one of our own kinds of flags says so

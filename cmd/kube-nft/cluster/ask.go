@@ -110,8 +110,8 @@ func (c *cluster) read(ctx context.Context, pod *corev1.Pod, args []string) (tex
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	var ended exec.CodeExitError
-	return text, errors.As(err, &ended) && ended.Code == foundCode && len(text) > 0, err
+	ended, ok := errors.AsType[exec.CodeExitError](err)
+	return text, ok && ended.Code == foundCode && len(text) > 0, err
 }
 
 // foundCode is the exit code of a command that has found something: docs/operations.md, exit codes.

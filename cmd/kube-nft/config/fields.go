@@ -32,8 +32,8 @@ func (s *section) decode(converted []byte) (ignored []string, err error) {
 		return nil, s.typeError(converted, err)
 	}
 	for _, err := range unknown {
-		var field utiljson.FieldError
-		if !errors.As(err, &field) {
+		field, ok := errors.AsType[utiljson.FieldError](err)
+		if !ok {
 			return nil, &Error{Setting: s.file, Reason: words.OneLine(err)}
 		}
 		if path := field.FieldPath(); !slices.Contains(retiredFields, path) {

@@ -54,11 +54,11 @@ func (r *Reader) Read() (*Config, error) {
 	}
 	if r.file != "" {
 		content, err := os.ReadFile(r.file)
-		if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
-			return nil, fmt.Errorf("--config %s: %w; expected a file of kind %s", r.file, pathError.Err, proxyKind)
+		if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pathError.Err
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--config %s: %w", r.file, err)
+			return nil, fmt.Errorf("--config %s: %w; expected a file of kind %s", r.file, err, proxyKind)
 		}
 		document, err := parse(r.file, content)
 		if err != nil {

@@ -90,7 +90,7 @@ func (c *Config) CheckSource() error {
 		return err
 	}
 	file, err := os.OpenFile(c.Manifests, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would block
-	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathError.Err
 	}
 	if err != nil {
@@ -250,8 +250,8 @@ func (c *Config) NodeOfPod(ctx context.Context, addr netip.Addr) (string, error)
 // unanswered names the API server, the reason and the remedy in the error of a request that got no
 // answer. It returns other errors, and nil, unchanged.
 func (c *Config) unanswered(err error) error {
-	var request *url.Error
-	if !errors.As(err, &request) {
+	request, ok := errors.AsType[*url.Error](err)
+	if !ok {
 		return err
 	}
 	reason := request.Err
@@ -332,7 +332,7 @@ func logRefused(log *zap.Logger, report func(error)) func(error) {
 		}
 		for _, err := range list {
 			namespace := ""
-			if field := (*tracker.InvalidField)(nil); errors.As(err, &field) {
+			if field, ok := errors.AsType[*tracker.InvalidField](err); ok {
 				namespace = field.Namespace
 			}
 			if lines.Allow(namespace, err.Error()) {

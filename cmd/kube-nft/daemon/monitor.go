@@ -114,8 +114,7 @@ func (m *monitor) listens() bool {
 // refused records a field of an object that could not be used.
 func (m *monitor) refused(err error) {
 	m.events.Refused(err)
-	var field *tracker.InvalidField
-	if errors.As(err, &field) {
+	if field, ok := errors.AsType[*tracker.InvalidField](err); ok {
 		m.metrics.Refused(field.Kind)
 		m.count(func(s *peer.Status) { s.RefusedFields++ })
 	}

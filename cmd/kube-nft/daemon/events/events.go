@@ -128,8 +128,8 @@ func (e *Recorder) serviceRef(namespace, name string) *corev1.ObjectReference {
 // Refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
 // people write. Other invalid fields stay in the log, because people look at Services.
 func (e *Recorder) Refused(err error) {
-	var field *tracker.InvalidField
-	if e == nil || e.NodeOnly || !errors.As(err, &field) {
+	field, ok := errors.AsType[*tracker.InvalidField](err)
+	if !ok || e == nil || e.NodeOnly {
 		return
 	}
 	const reason, action = "FieldRefused", "Read"

@@ -226,7 +226,7 @@ func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the running kube-nft does not answer within %s", patience)
 	}
-	if failed := (*url.Error)(nil); errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err // the rest repeats the request
 	}
 	return fmt.Errorf("answer of the running kube-nft: %w", err)
