@@ -66,12 +66,12 @@ func (s *section) unknown(path string) string {
 func (s *section) typeError(converted []byte, err error) error {
 	api := reflect.TypeOf(s.into).Elem()
 	wrong := manifest.TypeError(converted, reflect.New(api).Interface())
-	for _, leaf := range leaves(s.tree, nil) {
-		text, path := leaf.text(), strings.Join(leaf.path, ".")
+	for _, leaf := range leaves(s.tree, "") {
+		text, path := leaf.text(), leaf.path
 		switch {
 		case wrong == nil && strings.HasSuffix(err.Error(), strconv.Quote(text)): // errors of durations name no field
 			return &Error{Setting: s.file + ": " + path, Value: text, Reason: "expected a duration such as 30s"}
-		case wrong == nil || path != wrong.Field && !strings.HasPrefix(path, wrong.Field+"."):
+		case wrong == nil || !strings.HasPrefix(path+".", wrong.Field+"."):
 			continue
 		}
 		expected := wrong.Type
@@ -92,19 +92,19 @@ func (s *section) typeError(converted []byte, err error) error {
 
 // A leaf is a value of a document that is not an object, or an empty one.
 type leaf struct {
-	path  []string
+	path  string
 	value any
 }
 
 // leaves lists the leaves below value in the order of their paths.
-func leaves(value any, path []string) []leaf {
+func leaves(value any, path string) []leaf {
 	object, ok := value.(map[string]any)
 	if !ok || len(object) == 0 {
 		return []leaf{{path, value}}
 	}
 	var all []leaf
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		all = append(all, leaves(object[name], append(slices.Clip(path), name))...)
+		all = append(all, leaves(object[name], strings.TrimPrefix(path+"."+name, "."))...)
 	}
 	return all
 }
@@ -224,13 +224,12 @@ func uselessFields(tree map[string]any) []string {
 			uselessField{"iptables.minSyncPeriod", []string{"1s"}})
 	}
 	var found []string
-	for _, leaf := range leaves(tree, nil) {
-		path := strings.Join(leaf.path, ".")
+	for _, leaf := range leaves(tree, "") {
 		i := slices.IndexFunc(known, func(field uselessField) bool {
-			return path == field.path || strings.HasPrefix(path, field.path+".")
+			return strings.HasPrefix(leaf.path+".", field.path+".")
 		})
 		if i >= 0 && !leaf.zero() && !slices.Contains(known[i].harmless, leaf.text()) {
-			found = append(found, brief(path+" "+leaf.text()))
+			found = append(found, brief(leaf.path+" "+leaf.text()))
 		}
 	}
 	return found

@@ -285,29 +285,35 @@ func pointerTo[T any](v reflect.Value) *T {
 
 // JSON returns the settings as YAML does, each document under the group of its API.
 func (c *Config) JSON() ([]byte, error) {
-	text, err := c.YAML()
+	parts, err := c.documents()
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]json.RawMessage)
-	for part := range bytes.SplitSeq(text, []byte("---\n")) {
-		converted, err := yaml.YAMLToJSON(part)
-		if err != nil {
-			return nil, fmt.Errorf("configuration as JSON: %w", err)
-		}
-		var identity metav1.TypeMeta
-		if err := json.Unmarshal(converted, &identity); err != nil {
-			return nil, fmt.Errorf("configuration as JSON: %w", err)
-		}
-		group, _, _ := strings.Cut(identity.APIVersion, "/")
-		all[group] = converted
+	all := make(map[string]any)
+	for i, version := range []string{proxyVersion, ownVersion} {
+		group, _, _ := strings.Cut(version, "/")
+		all[group] = parts[i]
 	}
 	return json.Marshal(all)
 }
 
-// YAML returns the settings as a file that gives the same settings when read: a
-// KubeProxyConfiguration without the fields that have no effect, and a KubeNFTConfiguration.
+// YAML returns the settings as a file that gives the same settings when read.
 func (c *Config) YAML() ([]byte, error) {
+	parts, err := c.documents()
+	if err != nil {
+		return nil, err
+	}
+	var texts [2][]byte
+	for i, part := range parts {
+		if texts[i], err = yaml.Marshal(part); err != nil {
+			return nil, fmt.Errorf("configuration as YAML: %w", err)
+		}
+	}
+	return bytes.Join(texts[:], []byte("---\n")), nil
+}
+
+// documents returns a KubeProxyConfiguration without the fields that have no effect, and a KubeNFTConfiguration.
+func (c *Config) documents() (parts [2]any, err error) {
 	own := c.effective.own
 	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "",
 		c.effective.proxy.MetricsBindAddress == ""
@@ -318,22 +324,16 @@ func (c *Config) YAML() ([]byte, error) {
 	}
 	text, err := json.Marshal(c.effective.proxy)
 	if err != nil {
-		return nil, fmt.Errorf("configuration as JSON: %w", err)
+		return parts, fmt.Errorf("configuration as JSON: %w", err)
 	}
 	var proxy map[string]any
 	if err := json.Unmarshal(text, &proxy); err != nil {
-		return nil, fmt.Errorf("configuration as JSON: %w", err)
+		return parts, fmt.Errorf("configuration as JSON: %w", err)
 	}
 	// These are not read; our fields replace the logging settings.
 	for _, name := range []string{"iptables", "ipvs", "winkernel", "portRange", "logging", "showHiddenMetricsForVersion"} {
 		delete(proxy, name)
 	}
 	delete(proxy["clientConnection"].(map[string]any), "acceptContentTypes")
-	var parts [2][]byte
-	for i, part := range []any{proxy, own} {
-		if parts[i], err = yaml.Marshal(part); err != nil {
-			return nil, fmt.Errorf("configuration as YAML: %w", err)
-		}
-	}
-	return bytes.Join(parts[:], []byte("---\n")), nil
+	return [2]any{proxy, own}, nil
 }
