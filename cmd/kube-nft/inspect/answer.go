@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 
@@ -115,15 +114,6 @@ const (
 	textWidth  = 100 - topicWidth
 )
 
-// print writes the answer.
-func (a *answer) print(w io.Writer, f *output.Form) error {
-	if f.Value != output.Text {
-		return f.Write(w, a)
-	}
-	_, err := io.WriteString(w, a.text())
-	return err
-}
-
 // indent is what stands below a topic.
 var indent = strings.Repeat(" ", topicWidth)
 
@@ -137,8 +127,8 @@ func writeFacts(b *strings.Builder, facts []readback.Fact) {
 	}
 }
 
-// text is the answer for people: the verdict, the facts, and the chains on the way.
-func (a *answer) text() string {
+// Text implements output.Document: the verdict, the facts, and the chains on the way.
+func (a *answer) Text() string {
 	var b strings.Builder
 	b.WriteString(words.Wrap(a.Verdict, 100, "  "))
 	if a.Elsewhere != "" {

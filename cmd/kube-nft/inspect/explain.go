@@ -104,17 +104,17 @@ func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *output.For
 		}
 	}
 	if sourced && !fromKernel {
-		return wanted.print(cmd.OutOrStdout(), f)
+		return f.Print(cmd.OutOrStdout(), wanted)
 	}
 	held, err := q.explainKernel(cmd.Context(), c, cmd.ErrOrStderr())
 	if err != nil {
 		return TroubleError{err}
 	}
 	if wanted == nil || held.Verdict == wanted.Verdict {
-		return held.print(cmd.OutOrStdout(), f)
+		return f.Print(cmd.OutOrStdout(), held)
 	}
 	held.Wanted = wanted.Verdict
-	return cmp.Or(held.print(cmd.OutOrStdout(), f), ErrDiffers)
+	return cmp.Or(f.Print(cmd.OutOrStdout(), held), ErrDiffers)
 }
 
 // explainSource explains the rules that the daemon would write.

@@ -64,14 +64,10 @@ func plan(ctx context.Context, c *config.Config, root string, form *output.Form,
 	if err != nil {
 		return err
 	}
-	if form.Document() {
-		err = form.Write(w, &planDocument{output.Kind("MigrationPlan"), s.plan})
-	} else {
-		_, err = io.WriteString(w, s.plan.Text())
+	if err := form.Print(w, &planDocument{output.Kind("MigrationPlan"), s.plan}); err != nil {
+		return err
 	}
 	switch {
-	case err != nil:
-		return err
 	case !s.plan.Ready:
 		return errors.New("this node cannot be migrated: see the checks that block")
 	case !s.plan.Complete:

@@ -82,11 +82,17 @@ func (f *Form) Write(w io.Writer, document any) error {
 	return err
 }
 
-// A Document is one of many that a command prints one after the other. kubectl kube-nft reads it on each node, and
-// prints it as the node would.
-type Document interface {
-	// Text is the document for people, in whole lines.
-	Text() string
+// A Document is for programs as it is, and for people as its text in whole lines. kubectl kube-nft reads it on each
+// node, and prints it as the node would.
+type Document interface{ Text() string }
+
+// Print writes a document, or its text.
+func (f *Form) Print(w io.Writer, d Document) error {
+	if f.Document() {
+		return f.Write(w, d)
+	}
+	_, err := io.WriteString(w, d.Text())
+	return err
 }
 
 // WriteNext writes the next document: as JSON on a line of its own, or as its text.
