@@ -72,8 +72,8 @@ func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.P
 func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Packet, own bool, mark uint32,
 	e *readback.Explanation) (facts []readback.Fact) {
 	forwarded, tried := 0, e.Endpoints[:min(len(e.Endpoints), maxTried)]
-	refused := map[string][]string{} // endpoints by what refuses them
-	remedies, order := map[string]string{}, []string(nil)
+	refused := make(map[string][]string) // endpoints by what refuses them
+	var blockers []*firewall.Blocker     // one for each of these
 	for _, ep := range tried {
 		hook, to := uint32(unix.NF_INET_FORWARD), p.Translated(ep)
 		if e.Masquerade {
@@ -96,25 +96,22 @@ func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 		}
 		text := blocker.String()
 		if refused[text] == nil {
-			order = append(order, text)
+			blockers = append(blockers, blocker)
 		}
-		refused[text], remedies[text] = append(refused[text], ep.String()), blocker.Remedy
-		if !blocker.General {
-			remedies[text] = ""
-		}
+		refused[text] = append(refused[text], ep.String())
 	}
 	if name := firewall.ForwardingOff(p.Family); name != "" && forwarded > 0 {
 		facts = append(facts, readback.Fact{Topic: "Forwarding", Text: "this node forwards no packet: " + name + " is 0",
 			By: "remedy: sysctl -w " + name + "=1"})
 	}
-	for _, text := range order {
-		where := "all endpoints"
+	for _, blocker := range blockers {
+		text, where := blocker.String(), "all endpoints"
 		if n := len(refused[text]); n < len(tried) {
 			where = fmt.Sprintf("%d of %d endpoints that were tried (%s)", n, len(tried), strings.Join(refused[text], ", "))
 		}
 		fact := readback.Fact{Topic: "Firewall", Text: "on the way to " + where + ", " + text}
-		if remedies[text] != "" {
-			fact.By = "remedy: " + remedies[text]
+		if blocker.General && blocker.Remedy != "" {
+			fact.By = "remedy: " + blocker.Remedy
 		}
 		facts = append(facts, fact)
 	}
