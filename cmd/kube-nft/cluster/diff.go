@@ -148,19 +148,14 @@ func (c *cluster) compare(ctx context.Context, members []member, rows []nodeDiff
 			like[g] = i
 		}
 	}
-	var others []member // that differ, and what they are compared with
+	differ := make(map[string]bool) // the nodes that differ, and those with which they are compared
 	for i := range members {
 		if g := group(members[i].node); rows[i].Problem == "" && rows[i].Like == "" && digests[i] != digests[like[g]] {
 			rows[i].Like = members[like[g]].node.Name
-			others = append(others, members[i], members[like[g]])
+			differ[rows[i].Node], differ[rows[i].Like] = true, true
 		}
 	}
-	if len(others) == 0 {
-		return nil
-	}
-	others = slices.CompactFunc(slices.SortedFunc(slices.Values(others), func(a, b member) int {
-		return cmp.Compare(a.node.Name, b.node.Name)
-	}), func(a, b member) bool { return a.node.Name == b.node.Name })
+	others := slices.DeleteFunc(slices.Clone(members), func(m member) bool { return !differ[m.node.Name] })
 	held := make(map[string]map[string]bool)
 	answers, err := c.answers(ctx, others, []string{"get", list, "-o", "json"})
 	if err != nil {
