@@ -43,8 +43,7 @@ func (d *daemon) status() *peer.Status {
 	}
 	if d.flows != nil {
 		state := d.flows.State()
-		s.FlowMetrics = &peer.FlowMetrics{Problem: state.Problem, Lost: state.Lost, Services: state.Services,
-			Connections: state.Connections}
+		s.FlowMetrics = (*peer.FlowMetrics)(&state)
 	}
 	select {
 	case <-d.feed.Synced:

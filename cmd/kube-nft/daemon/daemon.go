@@ -84,7 +84,10 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader, apply *apply) e
 	if err := d.config.CheckSource(); err != nil {
 		return err
 	}
-	logStart(d.config, d.log)
+	build := config.Build()
+	d.log.Info("kube-nft starts", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
+		zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
+	d.config.LogNotices(d.log)
 	group, working := errgroup.WithContext(ctx)
 	if err := d.open(working, reader.Flags(), apply); err != nil {
 		d.close()

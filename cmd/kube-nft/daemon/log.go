@@ -22,14 +22,6 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 	return c.Log(newLineWriter(w, notice))
 }
 
-// logStart logs which kube-nft starts, and the notices of its settings.
-func logStart(c *config.Config, log *zap.Logger) {
-	build := config.Build()
-	log.Info("kube-nft starts", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
-		zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
-	c.LogNotices(log)
-}
-
 // A lineWriter writes log lines and never blocks its caller: the reader of a pipe may have stopped, and the
 // disk may be full. It counts dropped lines, and writes the count before the next line.
 type lineWriter struct {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -259,10 +260,5 @@ func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
 		return t.Node
 	}
 	unnamed := &tracker.Node{Name: c.NodeName}
-	return func() *tracker.Node {
-		if node := t.Node(); node != nil {
-			return node
-		}
-		return unnamed
-	}
+	return func() *tracker.Node { return cmp.Or(t.Node(), unnamed) }
 }
