@@ -510,15 +510,15 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestTables: the tables of all nodes are one, also if their columns have other widths.
+// TestTables: the tables of all nodes are one, also if their columns have other widths, or one has more columns.
 func TestTables(t *testing.T) {
 	var out strings.Builder
 	err := writeTables(&out, []answer{
-		{Node: "a", Text: "SERVICE  NOTE     EP\nweb      é b      1\ndb                2\n"},
-		{Node: "worker-1", Text: "SERVICE   NOTE  EP\nlong/web  x     1\n"}, {Node: "c", Problem: "refused"},
-		{Node: "d"}}, "")
-	const want = "NODE      SERVICE   NOTE  EP\na         web       é b   1\na         db              2\n" +
-		"worker-1  long/web  x     1\n"
+		{Node: "a", Text: "SERVICE  NOTE     EP\nweb      é b      1\ndb       -        2\n"},
+		{Node: "worker-1", Text: "SERVICE   NOTE  SHARE  EP\nlong/web  x     7%     1\n"},
+		{Node: "c", Problem: "refused"}, {Node: "d"}}, "share")
+	const want = "NODE      SERVICE   NOTE  EP  SHARE\na         web       é b   1   -\n" +
+		"a         db        -     2   -\nworker-1  long/web  x     1   7%\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
 	}

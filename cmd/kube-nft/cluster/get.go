@@ -95,43 +95,50 @@ type nodeDocument struct {
 	Document json.RawMessage `json:"document,omitempty"`
 }
 
-// columnHead matches the head of a column, with the gap to the next one.
-var columnHead = regexp.MustCompile(`\S+(?: \S+)*(?: {2,}|$)`)
+// gap is between two cells of a table: no cell is empty, or has two spaces.
+var gap = regexp.MustCompile(` {2,}`)
 
 // writeTables prints the tables of all nodes as one, with the node in the first column, sorted by the column with a
-// head if there is one.
+// head if there is one. A table need not have all columns.
 func writeTables(w io.Writer, answers []answer, sortBy string) error {
-	var lines [][]string
+	heads := []string{"NODE"}
+	var rows []map[string]string // cells by head
 	for _, a := range answers {
-		head, rows, _ := strings.Cut(strings.TrimRight(a.Text, "\n"), "\n")
-		if a.Problem != "" || head == "" {
+		if a.Problem != "" || a.Text == "" {
 			continue
 		}
-		columns := columnHead.FindAllStringIndex(head, -1) // heads are ASCII
-		cells := func(node, line string) []string {
-			list, letters := []string{node}, []rune(line)
-			for i, c := range columns {
-				end := len(letters)
-				if i+1 < len(columns) {
-					end = min(end, c[1])
-				}
-				list = append(list, strings.TrimRight(string(letters[min(c[0], end):end]), " "))
+		lines := strings.Split(strings.TrimRight(a.Text, "\n"), "\n")
+		columns := gap.Split(lines[0], -1)
+		for _, head := range columns {
+			if !slices.Contains(heads, head) {
+				heads = append(heads, head)
 			}
-			return list
 		}
-		if len(lines) == 0 {
-			lines = append(lines, cells("NODE", head))
-		}
-		for line := range strings.Lines(rows) {
-			lines = append(lines, cells(a.Node, strings.TrimRight(line, "\n")))
+		for _, line := range lines[1:] {
+			row := map[string]string{"NODE": a.Node}
+			for i, cell := range gap.Split(line, len(columns)) {
+				row[columns[i]] = cell
+			}
+			rows = append(rows, row)
 		}
 	}
-	if sortBy != "" && len(lines) > 0 {
-		at := slices.IndexFunc(lines[0], func(head string) bool { return strings.EqualFold(head, sortBy) })
+	if len(heads) == 1 { // no node has a table
+		return nil
+	}
+	if sortBy != "" {
+		at := slices.IndexFunc(heads, func(head string) bool { return strings.EqualFold(head, sortBy) })
 		if at < 0 {
-			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(tracker.Enumerate(lines[0])))
+			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(tracker.Enumerate(heads)))
 		}
-		slices.SortStableFunc(lines[1:], func(a, b []string) int { return output.CompareCells(a[at], b[at]) })
+		slices.SortStableFunc(rows, func(a, b map[string]string) int { return output.CompareCells(a[heads[at]], b[heads[at]]) })
+	}
+	lines := [][]string{heads}
+	for _, row := range rows {
+		cells := make([]string, len(heads))
+		for i, head := range heads {
+			cells[i] = cmp.Or(row[head], "-")
+		}
+		lines = append(lines, cells)
 	}
 	_, err := io.WriteString(w, output.Align(lines))
 	return err
