@@ -34,15 +34,8 @@ The daemon does what migrate apply does by itself when it starts, unless
 	return []*cobra.Command{group, newCleanup()}
 }
 
-// A lateError says how long a command has waited; what it has waited for stands before it.
-type lateError string
-
-func (e lateError) Error() string { return string(e) }
-
-// Is makes it a context.DeadlineExceeded.
-func (e lateError) Is(target error) bool { return target == context.DeadlineExceeded }
-
-// withTimeout bounds a command by its flag --timeout.
+// withTimeout bounds a command by its flag --timeout. The cause says how long it has waited; what it has waited for
+// stands before that.
 func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, timeout, lateError(fmt.Sprintf("waited for %s, which --timeout allows", timeout)))
+	return context.WithTimeoutCause(ctx, timeout, fmt.Errorf("waited for %s, which --timeout allows", timeout))
 }

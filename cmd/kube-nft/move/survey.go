@@ -59,7 +59,7 @@ func look(ctx context.Context, c *config.Config, root string, patience time.Dura
 func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience time.Duration,
 	inventory *legacy.Inventory, ip6, force bool, log *zap.Logger) []migrate.Check {
 	t := tracker.New(c.Tracker())
-	filling, cancel := context.WithTimeoutCause(ctx, patience, lateError("no answer within "+patience.String()))
+	filling, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
 	defer cancel()
 	if s.problem = c.Fill(filling, t, log); s.problem != nil {
 		check := migrate.NotSeen("Services", s.problem)
