@@ -130,7 +130,8 @@ func writeTables(w io.Writer, answers []answer, sortBy string) error {
 		if at < 0 {
 			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(tracker.Enumerate(heads)))
 		}
-		slices.SortStableFunc(rows, func(a, b map[string]string) int { return output.CompareCells(a[heads[at]], b[heads[at]]) })
+		by := heads[at]
+		slices.SortStableFunc(rows, func(a, b map[string]string) int { return output.CompareCells(a[by], b[by]) })
 	}
 	lines := [][]string{heads}
 	for _, row := range rows {
