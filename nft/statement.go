@@ -60,9 +60,6 @@ func RandomIndex(n uint32) Part { return Part{kind: partRandom, number: n} }
 // concatenation it comes first: with an IPv6 address first, nft 1.0.6 aborts on an update.
 func Constant(n uint32) Part { return Part{kind: partConstant, number: n} }
 
-// Modulus is below what number a RandomIndex or HashedIndex is chosen.
-func (p Part) Modulus() uint32 { return p.number }
-
 // Constant returns the number of a constant.
 func (p Part) Constant() (n uint32, ok bool) { return p.number, p.kind == partConstant }
 

@@ -79,9 +79,3 @@ func (o *Op) elementsText(shown int) string {
 	}
 	return string(w.buf)
 }
-
-// KeyText is a key of the set in nft's words.
-func (s *Set) KeyText(f Family, key string) string {
-	w := elementWriter{set: s, family: f}
-	return string(w.appendKey(nil, key))
-}

@@ -43,7 +43,7 @@ func TestCommitOfAllAtOnce(t *testing.T) {
 		}
 		for _, want := range op.Elements {
 			if !got.Map[want.Key].Equal(want.Element) {
-				t.Fatalf("%s: got %+v, want %+v", op.Set.KeyText(nft.IP, want.Key), got.Map[want.Key], want.Element)
+				t.Fatalf("%s: got %+v, want %+v", got.ElementText(nft.IP, want.Key), got.Map[want.Key], want.Element)
 			}
 		}
 	}

@@ -53,8 +53,7 @@ func TestEndpointListsHaveFrontends(t *testing.T) {
 				}
 				for key := range lists.Map {
 					if _, ok := frontends.Map[key[:len(key)-4]]; !ok {
-						t.Fatalf("seed %d: element %s of %s has no frontend", seed,
-							lists.Set.KeyText(table.Family, key), name)
+						t.Fatalf("seed %d: element %s of %s has no frontend", seed, lists.ElementText(table.Family, key), name)
 					}
 					found[name]++
 				}

@@ -121,17 +121,41 @@ func DecodeRule(b []byte) (table, chain string, rule nft.Rule) {
 // DecodeSet returns the definition of a set. Key is empty if a Set cannot describe it: its kind,
 // its flags, or what the kernel does with its elements.
 func DecodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
-	var d setDecoder
-	d.read(b)
-	s = &nft.Set{
-		Name: d.name, Size: d.size, Counters: d.counter,
-		Key: fieldsOf(f, d.keyType), Data: fieldsOf(f, d.dataType), Verdicts: d.dataType == unix.NFT_DATA_VERDICT,
-		Interval: d.flags&unix.NFT_SET_INTERVAL != 0, Dynamic: d.flags&unix.NFT_SET_EVAL != 0,
+	s = &nft.Set{}
+	var flags, keyType, keyLen, dataType, dataLen uint32
+	odd := false // no set of ours is like it
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_SET_TABLE:
+			table = attrs.Name()
+		case unix.NFTA_SET_NAME:
+			s.Name = attrs.Name()
+		case unix.NFTA_SET_FLAGS:
+			flags = attrs.Uint32()
+		case unix.NFTA_SET_KEY_TYPE:
+			keyType = attrs.Uint32()
+		case unix.NFTA_SET_KEY_LEN:
+			keyLen = attrs.Uint32()
+		case unix.NFTA_SET_DATA_TYPE:
+			dataType = attrs.Uint32()
+		case unix.NFTA_SET_DATA_LEN:
+			dataLen = attrs.Uint32()
+		case unix.NFTA_SET_DESC:
+			s.Size = attr.Uint32(attr.Find(attrs.Value, unix.NFTA_SET_DESC_SIZE))
+		case attrSetExpr:
+			s.Counters = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
+			odd = odd || !s.Counters
+		case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
+			odd = true
+		}
 	}
-	if d.odd || setFlags(s) != d.flags || s.KeyLen(f) != int(d.keyLen) || s.IsMap() && dataLenOnWire(s, f) != d.dataLen {
+	s.Key, s.Data, s.Verdicts = fieldsOf(f, keyType), fieldsOf(f, dataType), dataType == unix.NFT_DATA_VERDICT
+	s.Interval, s.Dynamic = flags&unix.NFT_SET_INTERVAL != 0, flags&unix.NFT_SET_EVAL != 0
+	if odd || setFlags(s) != flags || s.KeyLen(f) != int(keyLen) || s.IsMap() && dataLenOnWire(s, f) != dataLen {
 		s.Key, s.Data = nil, nil
 	}
-	return d.table, s
+	return table, s
 }
 
 // SetCount returns how many elements a listed set holds. The kernel says so from about Linux 6.16 on.
@@ -143,67 +167,19 @@ func SetCount(b []byte) (n uint32, ok bool) {
 	return binary.BigEndian.Uint32(count), true
 }
 
-// setDecoder holds the attributes of a set.
-type setDecoder struct {
-	table, name       string
-	flags             uint32
-	keyType, keyLen   uint32
-	dataType, dataLen uint32
-	size              uint32
-	counter           bool
-	odd               bool // no set of ours is like it
-}
-
-func (d *setDecoder) read(b []byte) {
-	attrs := attr.NewReader(b)
-	for attrs.Next() {
-		switch attrs.Type {
-		case unix.NFTA_SET_TABLE:
-			d.table = attrs.Name()
-		case unix.NFTA_SET_NAME:
-			d.name = attrs.Name()
-		case unix.NFTA_SET_FLAGS:
-			d.flags = attrs.Uint32()
-		case unix.NFTA_SET_KEY_TYPE:
-			d.keyType = attrs.Uint32()
-		case unix.NFTA_SET_KEY_LEN:
-			d.keyLen = attrs.Uint32()
-		case unix.NFTA_SET_DATA_TYPE:
-			d.dataType = attrs.Uint32()
-		case unix.NFTA_SET_DATA_LEN:
-			d.dataLen = attrs.Uint32()
-		case unix.NFTA_SET_DESC:
-			d.size = attr.Uint32(attr.Find(attrs.Value, unix.NFTA_SET_DESC_SIZE))
-		case attrSetExpr:
-			d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
-			d.odd = d.odd || !d.counter
-		case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
-			d.odd = true
-		}
-	}
-}
-
 // fieldsOf turns nft's type number back into fields; nil if one of them is not ours.
 func fieldsOf(f nft.Family, typ uint32) (fields []nft.Field) {
 	if typ == unix.NFT_DATA_VERDICT {
 		return nil
 	}
+	ours := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
 	for ; typ != 0; typ >>= typeBits {
-		field, ok := fieldOf(f, typ&(1<<typeBits-1))
-		if !ok {
+		i := slices.IndexFunc(ours, func(d nft.Field) bool { return dataType(d, f) == typ&(1<<typeBits-1) })
+		if i < 0 {
 			return nil
 		}
-		fields = append(fields, field)
+		fields = append(fields, ours[i])
 	}
 	slices.Reverse(fields)
 	return fields
-}
-
-func fieldOf(f nft.Family, typ uint32) (nft.Field, bool) {
-	for _, field := range []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex} {
-		if dataType(field, f) == typ {
-			return field, true
-		}
-	}
-	return 0, false
 }

@@ -79,9 +79,9 @@ func (d *ElementDecoder) verdict(b []byte) *nft.Verdict {
 	if v := d.verdicts[string(b)]; v != nil {
 		return v
 	}
-	v := DecodeVerdict(b)
-	d.verdicts[string(b)] = &v
-	return &v
+	v := new(DecodeVerdict(b))
+	d.verdicts[string(b)] = v
+	return v
 }
 
 // DecodeVerdict returns a verdict.
@@ -109,9 +109,4 @@ func lifeOf(e *nft.Element) *nft.Life {
 func milliseconds(n uint64) time.Duration {
 	const longest = uint64(1<<63-1) / uint64(time.Millisecond)
 	return time.Duration(min(n, longest)) * time.Millisecond
-}
-
-// isEndPoint reports whether an element in a message is the end of a range.
-func isEndPoint(b []byte) bool {
-	return attr.Uint32(attr.Find(b, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }

@@ -29,7 +29,11 @@ func (e *encoder) setDefinition(s *nft.Set) {
 	e.Uint32(unix.NFTA_SET_KEY_TYPE, typeOf(e.family, s.Key))
 	e.Uint32(unix.NFTA_SET_KEY_LEN, uint32(s.KeyLen(e.family)))
 	if s.IsMap() {
-		e.Uint32(unix.NFTA_SET_DATA_TYPE, setDataType(s, e.family))
+		typ := typeOf(e.family, s.Data)
+		if s.Verdicts {
+			typ = unix.NFT_DATA_VERDICT
+		}
+		e.Uint32(unix.NFTA_SET_DATA_TYPE, typ)
 		e.Uint32(unix.NFTA_SET_DATA_LEN, dataLenOnWire(s, e.family))
 	}
 	e.description(s)
@@ -84,13 +88,6 @@ func setFlags(s *nft.Set) (flags uint32) {
 	return flags
 }
 
-func setDataType(s *nft.Set, f nft.Family) uint32 {
-	if s.Verdicts {
-		return unix.NFT_DATA_VERDICT
-	}
-	return typeOf(f, s.Data)
-}
-
 // dataLenOnWire is the length of the data as nft states it. For a verdict it is the length of the
 // kernel's struct nft_verdict.
 func dataLenOnWire(s *nft.Set, f nft.Family) uint32 {
@@ -141,7 +138,11 @@ func setUserdata(s *nft.Set, f nft.Family) string {
 		b = userdata.AppendUint32(b, userdata.NFTNL_UDATA_SET_DATABYTEORDER, byteOrder(s.Data))
 	}
 	if len(s.Key) > 1 {
-		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_KEY_TYPEOF, typeofConcat(f, typeofKey(s), s.Protocol))
+		var key []nft.Field // empty in a set that is declared by types
+		if s.DeclaredByExpression() {
+			key = s.Key
+		}
+		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_KEY_TYPEOF, typeofConcat(f, key, s.Protocol))
 	}
 	switch {
 	case len(s.Data) > 1:
@@ -169,14 +170,6 @@ func byteOrder(fields []nft.Field) uint32 {
 		return host
 	}
 	return network
-}
-
-// typeofKey is the key as typeof describes it; empty in a set that is declared by types.
-func typeofKey(s *nft.Set) []nft.Field {
-	if s.DeclaredByExpression() {
-		return s.Key
-	}
-	return nil
 }
 
 // The numbers of nft's expressions and protocol descriptions in userdata. Source: enum

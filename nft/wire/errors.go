@@ -17,7 +17,6 @@ type OpError struct {
 	Op          string // the operation in nft syntax
 	Attribution string // whose the operation is: the comment of the element, or "base chains"; empty if unknown
 	Set         string // name of the set, if the operation is about elements
-	Key         string // the key of the very element in nft syntax, if the kernel named it
 	Err         error
 
 	Family  nft.Family // of Table
@@ -89,7 +88,6 @@ func newOpError(table string, op nft.Op, element int, err error) *OpError {
 	if element != noElement {
 		op.Elements = op.Elements[element : element+1]
 		e.Element = op.Elements[0].Key
-		e.Key = op.Set.KeyText(op.Family, e.Element)
 	}
 	e.Op, e.Attribution = op.ShortText(), attribution(&op)
 	return e
@@ -116,7 +114,7 @@ func itemAt(list []byte, offset int) int {
 	i := noElement
 	items := attr.NewReader(list)
 	for offset >= 0 && items.Next() {
-		if !isEndPoint(items.Value) {
+		if attr.Uint32(attr.Find(items.Value, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END == 0 {
 			i++
 		}
 		if offset < items.End() {
