@@ -63,20 +63,18 @@ func IndexedKey(frontend string, i int) string {
 	return string(AppendNumber(append(buf[:0], frontend...), uint32(i)))
 }
 
-// AddrPortOf reads an address and port from the data of a map; ok is false for data of another shape.
+// AddrPortOf reads an address and port from the data of a map, or an address alone: then the port is 0. ok is false for
+// data of another shape.
 func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
-	n := len(data) - 4
-	if n != 4 && n != 16 {
+	if addr, alone := netip.AddrFromSlice([]byte(data)); alone {
+		return netip.AddrPortFrom(addr, 0), true
+	}
+	n := max(0, len(data)-4)
+	addr, ok := netip.AddrFromSlice([]byte(data[:n]))
+	if !ok {
 		return ep, false
 	}
-	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
-	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:n+2]))), true
-}
-
-// endpointOf reads an endpoint from the data of a map of addresses.
-func endpointOf(data string, port uint16) (ep netip.AddrPort, ok bool) {
-	addr, ok := netip.AddrFromSlice([]byte(data))
-	return netip.AddrPortFrom(addr, port), ok
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:]))), true
 }
 
 // NumberedPort is the key of a port under a number.

@@ -193,12 +193,8 @@ func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
 	if e == nil {
 		return nil
 	}
-	of := AddrPortOf
-	if len(e.Set.Data) == 1 { // addresses, of endpoints whose port stands elsewhere
-		of = func(data string) (netip.AddrPort, bool) { return endpointOf(data, 0) }
-	}
 	for {
-		ep, ok := of(e.Map[IndexedKey(key, len(endpoints))].Data)
+		ep, ok := AddrPortOf(e.Map[IndexedKey(key, len(endpoints))].Data)
 		if !ok {
 			return endpoints
 		}

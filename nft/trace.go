@@ -286,14 +286,13 @@ func (t *tracer) draw(held *Elements, key string, modulus int, port uint16) flow
 	share := t.share() / float64(modulus)
 	places := make(map[netip.AddrPort]int)
 	for i := range modulus {
-		data := held.Map[IndexedKey(key, i)].Data
-		ep, ok := AddrPortOf(data)
-		if port != 0 {
-			ep, ok = endpointOf(data, port)
-		}
+		ep, ok := AddrPortOf(held.Map[IndexedKey(key, i)].Data)
 		if !ok {
 			missed++
 			continue
+		}
+		if port != 0 {
+			ep = netip.AddrPortFrom(ep.Addr(), port)
 		}
 		holes = missed
 		t.choose(ep, share)

@@ -105,19 +105,14 @@ func EndpointsMapOf(f tracker.Frontend, local bool) string {
 	return EndpointMap{f.NodePort(), local, f.Protocol}.Name()
 }
 
-// MemberKey is the key of an endpoint that affinity entries under a number may name.
-func MemberKey(number uint32, addr netip.Addr) string {
+// NumberedAddr is the key of an address under a number: of an endpoint that affinity entries may name, or of the first
+// address of a source range.
+func NumberedAddr(number uint32, addr netip.Addr) string {
 	var buf [20]byte
 	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), addr))
 }
 
-// RangeKey is the key of a source range in the source ranges with a number, in the set of its prefix length.
-func RangeKey(number uint32, p netip.Prefix) string {
-	var buf [20]byte
-	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), p.Addr()))
-}
-
-// RangesSet names the set of the ranges of one prefix length.
+// RangesSet names the set of the source ranges of one prefix length.
 func RangesSet(bits int) string { return RangesPrefix + strconv.Itoa(bits) }
 
 // RangesPrefix is how the names of these sets begin.

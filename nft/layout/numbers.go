@@ -57,15 +57,18 @@ func JointPortKey(number uint32, port uint16) string {
 	return nft.NumberedPort(JointPortNumber(number), port)
 }
 
-// InList returns the number of the shared or joint list that an element belongs to.
-func InList(set, key string) (number uint32, ok bool) {
-	for _, prefix := range []string{ListsPrefix, SlotsPrefix, AddressesPrefix, PortsPrefix} {
-		if strings.HasPrefix(set, prefix) && len(key) >= 4 {
-			number, _, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
-			return number, true
-		}
+// HoldsLists reports whether a map has the endpoints of shared or joint lists.
+func HoldsLists(set string) bool {
+	return strings.HasPrefix(set, ListsPrefix) || strings.HasPrefix(set, SlotsPrefix) ||
+		strings.HasPrefix(set, AddressesPrefix)
+}
+
+// InList returns the number of the shared or joint list that an element belongs to, and of which of its two lists it is.
+func InList(set, key string) (number uint32, local, ok bool) {
+	if ok = len(key) >= 4 && (HoldsLists(set) || strings.HasPrefix(set, PortsPrefix)); ok {
+		number, local, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
 	}
-	return 0, false
+	return number, local, ok
 }
 
 // ListNumber is the number of one of the two lists under which its elements stand.

@@ -64,7 +64,7 @@ func (u Units) OfElement(set, key string) change.Unit {
 	case set == MembersSet:
 		return u.ofMember(key)
 	}
-	if number, ok := InList(set, key); ok {
+	if number, _, ok := InList(set, key); ok {
 		return change.Unit{Name: unitName("list", number)}
 	}
 	return change.Unit{}

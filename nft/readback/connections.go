@@ -3,7 +3,6 @@ package readback
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,61 +35,38 @@ type Connections struct {
 // ReadConnections returns the counts of all frontends of a family, or with endpoints the counts
 // of their endpoints, ordered by frontend. It is empty if the table does not count.
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
-	sets := []string{layout.ServicesMap, layout.NodePortsMap}
-	shared := func(set string) bool {
-		return strings.HasPrefix(set, layout.ListsPrefix) || strings.HasPrefix(set, layout.SlotsPrefix) ||
-			strings.HasPrefix(set, layout.AddressesPrefix)
-	}
+	lists := make(map[string]layout.EndpointMap) // of frontends that have lists of their own
 	if endpoints {
 		for _, m := range layout.EndpointMaps() {
-			sets = append(sets, m.Name())
+			lists[m.Name()] = m
 		}
 	}
 	held, err := r.Counted(ctx, f, func(set string) bool {
-		return slices.Contains(sets, set) || endpoints && shared(set)
+		_, direct := lists[set]
+		return direct || set == layout.ServicesMap || set == layout.NodePortsMap || endpoints && layout.HoldsLists(set)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
-	if !endpoints {
-		for _, frontends := range sets {
-			for key, n := range held[frontends].Packets {
-				list = append(list, Connections{
-					Frontend: layout.FrontendIn(f, frontends, key), Name: layout.ParsePortName(held[frontends].Elements[key].Comment),
-					Count: n,
-				})
-			}
-		}
-	}
-	for _, m := range layout.EndpointMaps() {
-		set, frontends := m.Name(), held[layout.VerdictMap(m.NodePort)]
-		for key, n := range held[set].Packets {
-			ep, ok := nft.AddrPortOf(held[set].Elements[key].Data)
-			if !ok {
-				continue
-			}
-			list = append(list, Connections{
-				Frontend: layout.FrontendIn(f, set, key), Name: layout.ParsePortName(frontends.Elements[key[:len(key)-4]].Comment),
-				Endpoint: ep, Local: m.Local, Count: n,
-			})
-		}
-	}
 	for set, counted := range held {
-		if !shared(set) {
-			continue
+		m, direct := lists[set]
+		if endpoints && !direct && !layout.HoldsLists(set) {
+			continue // frontends, which are here for their names
 		}
 		for key, n := range counted.Packets {
-			element := counted.Elements[key]
-			ep, ok := nft.AddrPortOf(element.Data)
-			if strings.HasPrefix(set, layout.AddressesPrefix) { // the ports stand elsewhere
-				var addr netip.Addr
-				addr, ok = netip.AddrFromSlice([]byte(element.Data))
-				ep = netip.AddrPortFrom(addr, 0)
+			element, c := counted.Elements[key], Connections{Frontend: layout.FrontendIn(f, set, key), Count: n}
+			if endpoints {
+				var ok bool
+				if c.Endpoint, ok = nft.AddrPortOf(element.Data); !ok {
+					continue
+				}
 			}
-			if ok {
-				local := layout.IsLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
-				list = append(list, Connections{Name: layout.ParsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
+			_, c.Local, _ = layout.InList(set, key)
+			if direct {
+				c.Local, element = m.Local, held[layout.VerdictMap(m.NodePort)].Elements[key[:len(key)-4]]
 			}
+			c.Name = layout.ParsePortName(element.Comment)
+			list = append(list, c)
 		}
 	}
 	order := func(a, b Connections) int {

@@ -128,3 +128,15 @@ func (t Table) Pods() layout.PodMatch {
 	}
 	return layout.PodMatch{}
 }
+
+// MasqueradeMark is the mark of packets that the table masquerades; 0 if no rule says so.
+func (t Table) MasqueradeMark() uint32 {
+	for _, rule := range t.Rules(layout.PostroutingChain) {
+		for _, stmt := range rule {
+			if mark, ok := stmt.(nft.MarkHas); ok {
+				return mark.Bits
+			}
+		}
+	}
+	return 0
+}

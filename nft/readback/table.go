@@ -153,8 +153,8 @@ func (t Table) Frontends() []Frontend {
 func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	s := Frontend{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment),
 		Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
-	if number := t.ListNumber(s.Verdict); number != 0 {
-		p, _ := layout.PolicyOf(s.Verdict)
+	p, ours := layout.PolicyOf(s.Verdict)
+	if number := t.ListNumber(p); number != 0 {
 		if p.Kind != layout.InternalLocal {
 			s.Cluster, s.ClusterPlaces = distinct(t.shared(number, false, s.Port))
 		}
@@ -168,12 +168,14 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	t.findAffinity(&s, key)
 	s.Router = layout.HasWord(element.Comment, layout.RouterWord)
 	s.Kind = t.kindOf(s.Frontend, element.Comment)
-	s.Hash = t.hash(s.Verdict)
+	if ours {
+		s.Hash = t.hash(p)
+		s.HasLocal = p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal || p.Kind == layout.Dropped
+	}
 	s.Policy = s.policyWords()
 	if s.Router {
 		s.Policy += ", ipMode Router"
 	}
-	s.HasLocal = hasLocal(s.Verdict)
 	return s
 }
 
@@ -253,13 +255,10 @@ func distinct(list []netip.AddrPort) (endpoints []netip.AddrPort, places []int) 
 	return endpoints, places
 }
 
-// hash says from what a hash chooses the endpoints to which a verdict leads. With shared lists and with
+// hash says from what a hash chooses the endpoints to which a policy leads. With shared lists and with
 // affinity, the chains of the Service port tell.
-func (t Table) hash(v nft.Verdict) layout.Hash {
-	p, ok := layout.PolicyOf(v)
+func (t Table) hash(p layout.Policy) layout.Hash {
 	switch {
-	case !ok:
-		return layout.NoHash
 	case p.List != 0:
 		return t.chainHash(layout.ListChain(p.List, p.Kind == layout.InternalLocal))
 	case p.Affinity == 0:
@@ -289,10 +288,9 @@ func (t Table) chainHash(name string) layout.Hash {
 	return layout.HashAddress
 }
 
-// ListNumber returns the number of the shared lists to which a verdict leads; 0 if it leads to none.
+// ListNumber returns the number of the shared lists to which a policy leads; 0 if it leads to none.
 // With affinity, the chain of the Service port tells.
-func (t Table) ListNumber(v nft.Verdict) uint32 {
-	p, _ := layout.PolicyOf(v)
+func (t Table) ListNumber(p layout.Policy) uint32 {
 	if p.Affinity == 0 {
 		return p.List
 	}
@@ -420,12 +418,6 @@ func last(rule nft.Rule) nft.Stmt {
 		return nil
 	}
 	return rule[len(rule)-1]
-}
-
-// hasLocal reports whether a frontend's verdict chooses among local endpoints.
-func hasLocal(verdict nft.Verdict) bool {
-	p, ok := layout.PolicyOf(verdict)
-	return ok && (p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal || p.Kind == layout.Dropped)
 }
 
 // policyWords says in words what the frontend does.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 func TestPolicyWords(t *testing.T) {
@@ -46,8 +47,10 @@ func TestPolicyWords(t *testing.T) {
 
 // fields are those of a frontend in a table without chains.
 func fields(verdict nft.Verdict, affinity time.Duration, places []int) string {
-	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places,
-		Hash: (Table{Table: nft.NewTable(nft.IP)}).hash(verdict)}
+	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places}
+	if p, ours := layout.PolicyOf(verdict); ours {
+		s.Hash = Table{Table: nft.NewTable(nft.IP)}.hash(p)
+	}
 	return s.policyWords()
 }
 

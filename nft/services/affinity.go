@@ -237,10 +237,10 @@ func membersOf(all []affinity.List, number uint32) []netip.Addr {
 func (fr *familyRules) programMembers(have []netip.Addr, want affinity.List) {
 	left, came := lists.Difference(have, want.Members, netip.Addr.Compare)
 	for _, addr := range came {
-		fr.Put(layout.MembersSet, layout.MemberKey(want.Number, addr), nft.Element{})
+		fr.Put(layout.MembersSet, layout.NumberedAddr(want.Number, addr), nft.Element{})
 	}
 	for _, addr := range left {
-		fr.Remove(layout.MembersSet, layout.MemberKey(want.Number, addr))
+		fr.Remove(layout.MembersSet, layout.NumberedAddr(want.Number, addr))
 	}
 	if len(left)+len(came) > 0 {
 		leftBefore := fr.affinityLists[want.Number].Left
@@ -334,7 +334,7 @@ func (fr *familyRules) knownFrom(client *KnownClient) (known affinity.Known) {
 	a, members := &state.claims.first().port.affinity, fr.Table.Sets[layout.MembersSet].Map
 	for _, local := range []bool{false, true} {
 		g := a.Find(local, client.Endpoint.Port())
-		if _, is := members[layout.MemberKey(g.List, known.Endpoint)]; is {
+		if _, is := members[layout.NumberedAddr(g.List, known.Endpoint)]; is {
 			known.Groups = append(known.Groups, g)
 		}
 	}

@@ -94,7 +94,7 @@ func (fr *familyRules) uses(port *portState, set, key string) bool {
 	if number, ok := layout.NumberIn(fr.Table.Family, set, key); ok {
 		return port.affinity.Uses(number)
 	}
-	if number, ok := layout.InList(set, key); ok {
+	if number, _, ok := layout.InList(set, key); ok {
 		return port.listNumber() == number
 	}
 	switch set {

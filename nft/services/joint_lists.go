@@ -256,11 +256,12 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 			if !ok || element.Verdict == nil {
 				continue
 			}
-			if p, _ := layout.PolicyOf(*element.Verdict); p.List == 0 && p.Affinity == 0 {
+			p, _ := layout.PolicyOf(*element.Verdict)
+			if p.List == 0 && p.Affinity == 0 {
 				continue
 			}
 			table := fr.readAdopted()
-			number := table.ListNumber(*element.Verdict)
+			number := table.ListNumber(p)
 			if _, taken := fr.numbers[number]; taken || !table.IsJoint(number) {
 				continue
 			}

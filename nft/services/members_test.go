@@ -43,7 +43,7 @@ func checkMembers(t *testing.T, table *nft.Table) {
 						there = s.Port == ep.Port()
 					case nft.InSet:
 						number, _ := s.Key[0].Constant()
-						_, found := table.Sets[s.Set].Map[layout.MemberKey(number, ep.Addr())]
+						_, found := table.Sets[s.Set].Map[layout.NumberedAddr(number, ep.Addr())]
 						member = member || found
 					}
 				}

@@ -146,12 +146,12 @@ func (fr *familyRules) addRange(g *sourceRanges, p netip.Prefix) {
 	if fr.Table.Sets[set] == nil {
 		fr.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
 	}
-	fr.Put(set, layout.RangeKey(g.number, p), nft.Element{})
+	fr.Put(set, layout.NumberedAddr(g.number, p.Addr()), nft.Element{})
 }
 
 func (fr *familyRules) removeRange(g *sourceRanges, p netip.Prefix) {
 	set := layout.RangesSet(p.Bits())
-	fr.Remove(set, layout.RangeKey(g.number, p))
+	fr.Remove(set, layout.NumberedAddr(g.number, p.Addr()))
 	if len(fr.Table.Sets[set].Map) == 0 {
 		fr.RemoveSet(set)
 	}
