@@ -52,30 +52,27 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) 
 	return all, nil
 }
 
-// RuleCounters returns how many packets the counting rules of some chains have seen, by chain. A chain that
-// does not exist, or has no such rule, is missing. The cost is one request for each chain.
-func (k *Client) RuleCounters(ctx context.Context, f nft.Family, chains ...string) (map[string]uint64, error) {
-	counts := make(map[string]uint64)
-	for _, chain := range chains {
-		which := func(w *attr.Writer) {
-			w.Name(unix.NFTA_RULE_TABLE, nft.TableName)
-			w.Name(unix.NFTA_RULE_CHAIN, chain)
-		}
-		err := k.retry(ctx, func() error {
-			delete(counts, chain)
-			return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, which, func(r attr.Reply) {
-				table, of, rule := wire.DecodeRule(r.Attributes())
-				if n, ok := rule.Counted(f); ok && table == nft.TableName && of == chain {
-					counts[chain] += n
-				}
-			})
-		})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("read counters of chain %s %s %s: %w%s", f.NFT(), nft.TableName, chain, err,
-				accessRemedy(err))
-		}
+// RuleCounter returns how many packets the counting rules of a chain have seen. ok is false if the chain does not exist
+// or has no such rule.
+func (k *Client) RuleCounter(ctx context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_RULE_TABLE, nft.TableName)
+		w.Name(unix.NFTA_RULE_CHAIN, chain)
 	}
-	return counts, nil
+	err = k.retry(ctx, func() error {
+		packets, ok = 0, false
+		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, which, func(r attr.Reply) {
+			table, of, rule := wire.DecodeRule(r.Attributes())
+			if n, counts := rule.Counted(f); counts && table == nft.TableName && of == chain {
+				packets, ok = packets+n, true
+			}
+		})
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return 0, false, fmt.Errorf("read counters of chain %s %s %s: %w%s", f.NFT(), nft.TableName, chain, err,
+			accessRemedy(err))
+	}
+	return packets, ok, nil
 }
 
 // A Fill says how full a dynamic set is.

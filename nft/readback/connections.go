@@ -84,3 +84,24 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 	}
 	return sums, nil
 }
+
+// A ruleCounter is what reading refusals needs of the kernel's client.
+type ruleCounter interface {
+	RuleCounter(ctx context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error)
+}
+
+// ReadRefusals returns how many packets of new connections the table of a family has refused since it was
+// made, by cause. A cause is missing if another program has removed the chain that counts it.
+func ReadRefusals(ctx context.Context, r ruleCounter, f nft.Family) (map[string]uint64, error) {
+	causes := make(map[string]uint64)
+	for _, cause := range layout.RefusalCauses() {
+		n, ok, err := r.RuleCounter(ctx, f, cause.Chain)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			causes[cause.Name] = n
+		}
+	}
+	return causes, nil
+}

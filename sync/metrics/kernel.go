@@ -20,7 +20,7 @@ import (
 type Kernel interface {
 	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 	Generation(context.Context) (uint32, error)
-	RuleCounters(ctx context.Context, f nft.Family, chains ...string) (map[string]uint64, error)
+	RuleCounter(ctx context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error)
 }
 
 const (

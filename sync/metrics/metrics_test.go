@@ -40,11 +40,9 @@ func (k *fakeKernel) DynamicFill(_ context.Context, f nft.Family, _ int) (map[st
 	return k.usage[f], k.err
 }
 
-func (k *fakeKernel) RuleCounters(_ context.Context, f nft.Family, _ ...string) (map[string]uint64, error) {
-	if f == nft.IP6 { // a table of before they were counted
-		return nil, k.err
-	}
-	return map[string]uint64{layout.RejectChain: 3, layout.DropSourceChain: 0}, k.err
+func (k *fakeKernel) RuleCounter(_ context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error) {
+	packets, ok = map[string]uint64{layout.RejectChain: 3, layout.DropSourceChain: 0}[chain]
+	return packets, ok && f == nft.IP, k.err // in IPv6 a table of before they were counted
 }
 
 func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.err }

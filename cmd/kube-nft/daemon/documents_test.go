@@ -44,8 +44,8 @@ type silentKernel struct{}
 func (silentKernel) DynamicFill(context.Context, nft.Family, int) (map[string]kernel.Fill, error) {
 	return nil, nil
 }
-func (silentKernel) RuleCounters(_ context.Context, _ nft.Family, chains ...string) (map[string]uint64, error) {
-	return map[string]uint64{chains[0]: 0}, nil
+func (silentKernel) RuleCounter(context.Context, nft.Family, string) (uint64, bool, error) {
+	return 0, true, nil
 }
 func (silentKernel) Generation(context.Context) (uint32, error) { return 1, nil }
 func (silentKernel) Connections(context.Context, nft.Family, bool) ([]readback.Connections, error) {
