@@ -36,10 +36,6 @@ type step struct {
 
 type elementName struct{ set, key string }
 
-func (e elementName) compare(o elementName) int {
-	return cmp.Or(cmp.Compare(e.set, o.set), cmp.Compare(e.key, o.key))
-}
-
 // A Unit says what an element belongs to.
 type Unit struct {
 	// Name is the same for elements that belong together, and empty for one that stands alone.
@@ -183,7 +179,8 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 // comes to a set of low rank from one of high rank: elements of low rank come first and go last.
 func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
 	slices.SortFunc(list, func(e, o elementName) int {
-		return cmp.Or(cmp.Compare(table.Sets[e.set].Set.Rank, table.Sets[o.set].Set.Rank), e.compare(o))
+		return cmp.Or(cmp.Compare(table.Sets[e.set].Set.Rank, table.Sets[o.set].Set.Rank), cmp.Compare(e.set, o.set),
+			cmp.Compare(e.key, o.key))
 	})
 	for i := range list {
 		b.queue = append(b.queue, &step{elements: list[i : i+1]})
@@ -214,8 +211,10 @@ func (j *Journal) Behind() bool { return j.backlog != nil }
 func (j *Journal) Advance(n int) int {
 	b := j.backlog
 	for b != nil && n > 0 {
-		if len(b.queue) == 0 {
-			j.end()
+		if len(b.queue) == 0 { // nothing refers to the rest any more
+			maps.Copy(j.chains, b.chains)
+			maps.Copy(j.sets, b.sets)
+			j.backlog = nil
 			break
 		}
 		next := b.queue[0]
@@ -298,13 +297,6 @@ func (j *Journal) moveReached(name string) {
 	}
 }
 
-// moveSet is moveElement for a set.
-func (j *Journal) moveSet(name string) {
-	if j.backlog.sets[name] != nil {
-		j.all()
-	}
-}
-
 // moveChain is moveElement for a chain. The rules of one that belongs to no unit may need anything.
 func (j *Journal) moveChain(name string) {
 	if _, behind := j.backlog.chains[name]; !behind {
@@ -313,11 +305,4 @@ func (j *Journal) moveChain(name string) {
 	if j.moveUnit(j.backlog.units.OfChain(name)); j.backlog.chains[name] != nil {
 		j.all()
 	}
-}
-
-// end moves what nothing refers to any more into the next Changes.
-func (j *Journal) end() {
-	maps.Copy(j.chains, j.backlog.chains)
-	maps.Copy(j.sets, j.backlog.sets)
-	j.backlog = nil
 }

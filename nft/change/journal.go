@@ -168,8 +168,8 @@ func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return
 	}
-	if j.backlog != nil {
-		j.moveSet(name)
+	if j.backlog != nil && j.backlog.sets[name] != nil {
+		j.all()
 	}
 	if _, done := j.sets[name]; !done {
 		j.sets[name] = j.Table.Sets[name]

@@ -6,12 +6,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A chainKey names a chain of one of our tables.
-type chainKey struct {
-	family nft.Family
-	name   string
-}
-
 // TwoPhases splits a batch that makes new chains in an existing table. first makes these chains and
 // the sets that their rules may name; rest is everything else. first is empty if the batch makes no
 // such chains.
@@ -30,14 +24,14 @@ func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
 			whole = append(whole, b.Ops[i].Family)
 		}
 	}
-	var fresh map[chainKey]bool // what the batch adds to tables that exist already
+	fresh := make(map[nft.Family]map[string]bool) // the chains that the batch adds to tables that exist already
 	for i := range b.Ops {
 		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil &&
 			!slices.Contains(whole, op.Family) {
-			if fresh == nil {
-				fresh = make(map[chainKey]bool)
+			if fresh[op.Family] == nil {
+				fresh[op.Family] = make(map[string]bool)
 			}
-			fresh[chainKey{op.Family, op.Chain.Name}] = true
+			fresh[op.Family][op.Chain.Name] = true
 		}
 	}
 	if len(fresh) == 0 {
@@ -46,30 +40,14 @@ func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
 	rest = *b
 	rest.Ops = nil
 	for _, op := range b.Ops {
-		if prepares(&op, fresh) {
+		chains, prepares := fresh[op.Family], op.Verb == nft.Add && op.Elements == nil && op.Table == nil
+		if prepares && len(chains) > 0 && (op.Chain == nil || chains[op.Chain.Name]) {
 			first.Ops = append(first.Ops, op)
 		} else {
 			rest.Ops = append(rest.Ops, op)
 		}
 	}
 	return first, rest
-}
-
-// prepares reports whether the operation belongs to the first phase: before everything that leads
-// to new chains.
-func prepares(o *nft.Op, fresh map[chainKey]bool) bool {
-	switch {
-	case o.Verb != nft.Add || o.Elements != nil || o.Table != nil:
-		return false
-	case o.Chain != nil:
-		return fresh[chainKey{o.Family, o.Chain.Name}]
-	}
-	for key := range fresh {
-		if key.family == o.Family {
-			return true
-		}
-	}
-	return false
 }
 
 // Reverse takes back what a first phase has made. Nothing refers to that yet.
@@ -97,13 +75,11 @@ func WithoutDestroy(b *nft.Batch) *nft.Batch {
 	same := *b
 	same.Ops = nil
 	for _, op := range b.Ops {
-		if op.Verb != nft.Destroy {
+		if op.Verb == nft.Destroy {
+			op.Verb = nft.Add
 			same.Ops = append(same.Ops, op)
-			continue
+			op.Verb = nft.Delete
 		}
-		op.Verb = nft.Add
-		same.Ops = append(same.Ops, op)
-		op.Verb = nft.Delete
 		same.Ops = append(same.Ops, op)
 	}
 	return &same
