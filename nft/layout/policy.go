@@ -82,10 +82,7 @@ const (
 )
 
 // Verdict is the verdict that sends a connection to the policy's chain.
-func (p Policy) Verdict() *nft.Verdict {
-	v := nft.Goto(p.ChainName())
-	return &v
-}
+func (p Policy) Verdict() *nft.Verdict { return new(nft.Goto(p.ChainName())) }
 
 // noneSuffix ends the name of an external policy Local without an endpoint on this node.
 const noneSuffix = "-none"

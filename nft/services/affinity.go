@@ -20,7 +20,6 @@ type portAffinity struct {
 	policies []stickyPolicy // of its frontends; with the Port, all that its chains follow from
 	chains   []*nft.Chain
 	balances []lists.Balance // to whose chains its chains go
-	joint    uint32          // the number of the joint list of its groups; 0 if they have lists of their own
 }
 
 // A stickyPolicy is what the chain of a policy follows from, see affinity.Port.PolicyChain.
@@ -63,9 +62,6 @@ func (fr *familyRules) setAffinity(port *portState, remove bool) {
 	want := &port.affinity
 	if !remove {
 		want.Port = fr.wantedAffinity(port, &have.Port)
-		if port.joint != nil {
-			want.joint = port.joint.Number
-		}
 	}
 	switch {
 	case have.Number == 0 && want.Number == 0:
@@ -160,7 +156,10 @@ func (fr *familyRules) affinityChoice(port *portState, p layout.Policy, local bo
 		return c
 	}
 	use := func(nodePort bool) string {
-		b := lists.Balance{NodePort: nodePort, Local: local, Capacity: port.listed(local).Capacity(), Hash: port.hash()}
+		b := lists.Balance{NodePort: nodePort, Local: local, Capacity: port.cluster.Capacity(), Hash: port.hash()}
+		if local {
+			b.Capacity = port.local.Capacity()
+		}
 		if a := &port.affinity; !slices.Contains(a.balances, b) {
 			a.balances = append(a.balances, b)
 		}
@@ -188,14 +187,6 @@ func (p *portState) sharesExternal() bool {
 func (p *portState) sharesCluster() bool {
 	c := p.current
 	return !c.InternalLocal && c.NodePort != c.Port
-}
-
-// listed returns the places of the local or of the cluster-wide list.
-func (p *portState) listed(local bool) lists.Places {
-	if local {
-		return p.local
-	}
-	return p.cluster
 }
 
 func (fr *familyRules) programChains(have, want []*nft.Chain) {

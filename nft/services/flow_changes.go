@@ -61,10 +61,6 @@ type Reached struct {
 	Reset bool
 }
 
-func (s *frontendState) reached() Reached {
-	return Reached{Port: s.shown.id, Serving: s.shown.serving, Reset: s.shown.reset}
-}
-
 // HasClusterIP reports whether addr is the cluster IP of a Service.
 func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 	family := r.families[tracker.FamilyOf(addr)]
@@ -84,7 +80,8 @@ func (r *Ruleset) TouchedFrontends() iter.Seq2[tracker.Frontend, Reached] {
 	return func(yield func(tracker.Frontend, Reached) bool) {
 		for _, family := range r.families {
 			for _, state := range family.touchedFrontends {
-				if !yield(state.Frontend, state.reached()) {
+				s := &state.shown
+				if !yield(state.Frontend, Reached{Port: s.id, Serving: s.serving, Reset: s.reset}) {
 					return
 				}
 			}

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
@@ -20,33 +19,25 @@ func (c claim) setPing(s *program) {
 	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort
 }
 
-// pinged counts how many frontends make an address answer.
-type pinged map[netip.Addr]int
-
-// program makes an address answer echo requests for one frontend more, or one less.
-func (p pinged) program(j *change.Journal, addr netip.Addr, want bool) {
+// programPing makes an address answer echo requests for one frontend more, or one less.
+func (fr *familyRules) programPing(addr netip.Addr, want bool) {
+	element := sharedElement{layout.PingedSet, nft.AddrKey(addr)}
 	if want {
-		if len(p) == 0 {
-			j.PutSet(&nft.Set{Name: layout.PingedSet, Rank: pingedRank, Key: []nft.Field{nft.FieldAddr}})
+		if fr.Table.Sets[layout.PingedSet] == nil {
+			fr.PutSet(&nft.Set{Name: layout.PingedSet, Rank: pingedRank, Key: []nft.Field{nft.FieldAddr}})
 			for _, chain := range pingChains() {
-				j.PutChain(chain)
+				fr.PutChain(chain)
 			}
 		}
-		if p[addr]++; p[addr] == 1 {
-			j.Put(layout.PingedSet, nft.AddrKey(addr), nft.Element{})
-		}
+		fr.share(element)
 		return
 	}
-	if p[addr]--; p[addr] > 0 {
-		return
-	}
-	delete(p, addr)
-	j.Remove(layout.PingedSet, nft.AddrKey(addr))
-	if len(p) == 0 {
+	fr.unshare(element)
+	if len(fr.Table.Sets[layout.PingedSet].Map) == 0 {
 		for _, chain := range pingChains() {
-			j.RemoveChain(chain.Name)
+			fr.RemoveChain(chain.Name)
 		}
-		j.RemoveSet(layout.PingedSet)
+		fr.RemoveSet(layout.PingedSet)
 	}
 }
 

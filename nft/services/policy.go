@@ -6,11 +6,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services/lists"
 )
 
-func gotoChain(name string) *nft.Verdict {
-	v := nft.Goto(name)
-	return &v
-}
-
 // setTrafficPolicy says which endpoints serve the frontend by its traffic policy, or what happens if there is none.
 func (c claim) setTrafficPolicy(s *program) {
 	s.policy = layout.Policy{Kind: c.policyKind(), NodePort: c.kind == nodePort}

@@ -39,8 +39,7 @@ type familyRules struct {
 	chains         map[string]*chainUse
 	affinityPorts  map[string]int // how many Service ports have entries in an affinity map, by its name
 	shared         map[sharedElement]int
-	onNode         map[endpointListID]int // how many Service ports have this list
-	pinged         pinged
+	onNode         map[endpointListID]int   // how many Service ports have this list
 	sourceRanges   map[uint32]*sourceRanges // by number
 	numbers        map[uint32]string        // the identity that has a number
 	adopted        *nft.Table               // what the kernel held at start; for the order of lists
@@ -89,7 +88,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		shared:       make(map[sharedElement]int),
 		onNode:       make(map[endpointListID]int),
 		sourceRanges: make(map[uint32]*sourceRanges),
-		pinged:       make(pinged),
 
 		numbers:        make(map[uint32]string),
 		siblings:       make(map[serviceKey]*portState),
@@ -105,7 +103,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,
 		Number: fr.numberOf, Free: func(number uint32) { delete(fr.numbers, number) }})
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
-		fr.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
+		fr.chains[name] = &chainUse{verdict: new(nft.Goto(name)), users: 1}
 	}
 	for c := 1; c <= usualLengths; c = tracker.Capacity(c + 1) {
 		fr.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
@@ -405,9 +403,7 @@ func (r *Ruleset) Committed() {
 		for _, port := range family.changedPorts {
 			port.committed, port.changed = nil, 0
 		}
-		clear(family.changedPorts)
 		family.changedPorts = emptied(family.changedPorts)
-		clear(family.touchedFrontends)
 		family.touchedFrontends = emptied(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
 		if behind { // a frontend may still lead to an endpoint that has left
@@ -566,10 +562,6 @@ func (r *Ruleset) Record(foreign *change.ForeignChange) (damaged int, known bool
 	return damaged, true
 }
 
-// Unmet returns the annotations that this node has ceased to follow since the last call. standing is
-// the number of all annotations that it does not follow.
-func (r *Ruleset) Unmet() (fresh []Unmet, standing int) { return r.unmet.unmet() }
-
 // cleared returns an empty map. The large one of a start's many changes is given up, because a walk over a large map
 // takes long even if it holds little.
 func cleared[K comparable, V any](m map[K]V) map[K]V {
@@ -586,5 +578,6 @@ func emptied[T any](list []T) []T {
 	if cap(list) > 1<<14 {
 		return nil
 	}
+	clear(list)
 	return list[:0]
 }

@@ -228,7 +228,7 @@ func (fr *familyRules) program(state *frontendState) {
 		fr.lists.Write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.ping != want.ping {
-		fr.pinged.program(fr.Journal, f.Address, want.ping)
+		fr.programPing(f.Address, want.ping)
 	}
 	if have.updates != want.updates {
 		fr.programUpdates(f, want.updates)
@@ -279,7 +279,7 @@ func (fr *familyRules) programUpdates(f tracker.Frontend, number uint32) {
 		fr.Remove(set, layout.FrontendKeyOf(f))
 		return
 	}
-	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(layout.UpdateChain(number))})
+	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: new(nft.Goto(layout.UpdateChain(number)))})
 }
 
 // programHiding keeps a load-balancer IP or external IP apart from the node ports that are served at its address:

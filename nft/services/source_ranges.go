@@ -134,26 +134,18 @@ func (fr *familyRules) forgetRanges(g *sourceRanges) {
 func (fr *familyRules) changeRanges(g *sourceRanges, have, want []netip.Prefix) {
 	gone, come := lists.Difference(have, want, netip.Prefix.Compare)
 	for _, p := range gone {
-		fr.removeRange(g, p)
+		set := layout.RangesSet(p.Bits())
+		fr.Remove(set, layout.NumberedAddr(g.number, p.Addr()))
+		if len(fr.Table.Sets[set].Map) == 0 {
+			fr.RemoveSet(set)
+		}
 	}
 	for _, p := range come {
-		fr.addRange(g, p)
-	}
-}
-
-func (fr *familyRules) addRange(g *sourceRanges, p netip.Prefix) {
-	set := layout.RangesSet(p.Bits())
-	if fr.Table.Sets[set] == nil {
-		fr.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
-	}
-	fr.Put(set, layout.NumberedAddr(g.number, p.Addr()), nft.Element{})
-}
-
-func (fr *familyRules) removeRange(g *sourceRanges, p netip.Prefix) {
-	set := layout.RangesSet(p.Bits())
-	fr.Remove(set, layout.NumberedAddr(g.number, p.Addr()))
-	if len(fr.Table.Sets[set].Map) == 0 {
-		fr.RemoveSet(set)
+		set := layout.RangesSet(p.Bits())
+		if fr.Table.Sets[set] == nil {
+			fr.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
+		}
+		fr.Put(set, layout.NumberedAddr(g.number, p.Addr()), nft.Element{})
 	}
 }
 

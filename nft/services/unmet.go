@@ -132,8 +132,10 @@ func (u Unmet) Error() string {
 	return fmt.Sprintf("Service %s/%s: %s: %s", u.ID.Namespace, u.ID.Service, field, u.Reason)
 }
 
-// unmet is Ruleset.Unmet.
-func (u *unmetAnnotations) unmet() (fresh []Unmet, standing int) {
+// Unmet returns the annotations that this node has ceased to follow since the last call. standing is
+// the number of all annotations that it does not follow.
+func (r *Ruleset) Unmet() (fresh []Unmet, standing int) {
+	u := &r.unmet
 	for _, f := range u.fresh {
 		if u.standing[unmetKey{f.ID, f.Annotation}] { // not only in between
 			fresh = append(fresh, f)

@@ -16,9 +16,6 @@ func keep(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(gone)+len(come) == 0 {
 		return have
 	}
-	if len(gone) == 0 {
-		return slices.Concat(have, come)
-	}
 	list := make([]netip.AddrPort, len(have), len(have)+max(0, len(come)-len(gone)))
 	copy(list, have)
 	holes := indexes(list, gone)
