@@ -44,8 +44,7 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) 
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("read counters of %s %s %s %s: %w%s", set.Set.Noun(), f.NFT(), nft.TableName, name, err,
-				accessRemedy(err))
+			return nil, setError("read counters of", f, set.Set, err)
 		}
 		all[name] = c
 	}
@@ -55,13 +54,9 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) 
 // RuleCounter returns how many packets the counting rules of a chain have seen. ok is false if the chain does not exist
 // or has no such rule.
 func (k *Client) RuleCounter(ctx context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error) {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_RULE_TABLE, nft.TableName)
-		w.Name(unix.NFTA_RULE_CHAIN, chain)
-	}
 	err = k.retry(ctx, func() error {
 		packets, ok = 0, false
-		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, which, func(r attr.Reply) {
+		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, named(chain), func(r attr.Reply) {
 			table, of, rule := wire.DecodeRule(r.Attributes())
 			if n, counts := rule.Counted(f); counts && table == nft.TableName && of == chain {
 				packets, ok = packets+n, true

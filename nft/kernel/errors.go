@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
@@ -44,6 +45,11 @@ func (e *BatchError) remedy() string {
 			"namespace)", e.Bytes)
 	}
 	return accessRemedy(e.Err)
+}
+
+// setError says what could not be done with a set; verb may be some words.
+func setError(verb string, f nft.Family, s *nft.Set, err error) error {
+	return fmt.Errorf("%s %s %s %s %s: %w%s", verb, s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
 }
 
 // accessRemedy explains why nf_tables cannot be reached.

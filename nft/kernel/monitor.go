@@ -7,9 +7,9 @@ import (
 	"slices"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -40,8 +40,12 @@ func NewMonitor(k *Client) (*Monitor, error) {
 		return nil, fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
 	}
 	m := &Monitor{conn: conn, buf: make([]byte, receiveLen)}
-	if m.raw, err = conn.SyscallConn(); err == nil {
-		err = m.configure(k.socket.port)
+	filter, err := notOwn(k.socket.port)
+	if err == nil {
+		err = errors.Join(conn.SetReadBuffer(monitorBuffer), conn.SetBPF(filter))
+	}
+	if err == nil {
+		m.raw, err = conn.SyscallConn()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err)), conn.Close())
@@ -49,33 +53,20 @@ func NewMonitor(k *Client) (*Monitor, error) {
 	return m, nil
 }
 
-func (m *Monitor) configure(own uint32) (err error) {
-	controlErr := m.raw.Control(func(fd uintptr) {
-		if err = setBuffer(int(fd), unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, monitorBuffer); err == nil {
-			err = attachFilter(int(fd), own)
-		}
-	})
-	return errors.Join(controlErr, err)
-}
-
-// attachFilter drops datagrams whose first message comes from the port own, but for the new generation.
+// notOwn is a filter of datagrams whose first message comes from the port own, but for the new generation.
 // All messages of a datagram belong to one commit (nft_commit_notify in net/netfilter/nf_tables_api.c).
-func attachFilter(fd int, own uint32) error {
+func notOwn(own uint32) ([]bpf.RawInstruction, error) {
 	const typeOffset, portOffset = 4, 12 // nlmsg_type and nlmsg_pid, in host order; BPF loads in network order
-	var typ [2]byte
-	var port [4]byte
-	binary.NativeEndian.PutUint16(typ[:], unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN)
-	binary.NativeEndian.PutUint32(port[:], own)
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: typeOffset},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(binary.BigEndian.Uint16(typ[:])), Jt: 3, Jf: 0},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOffset},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(port[:]), Jt: 0, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
-	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(program)), Filter: unsafe.SliceData(program)})
+	newGeneration := binary.NativeEndian.AppendUint16(nil, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN)
+	port := binary.NativeEndian.AppendUint32(nil, own)
+	return bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: typeOffset, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(binary.BigEndian.Uint16(newGeneration)), SkipTrue: 3},
+		bpf.LoadAbsolute{Off: portOffset, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(port), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: ^uint32(0)},
+	})
 }
 
 // Join begins to listen. The kernel composes notifications as soon as a program listens, and the

@@ -89,7 +89,7 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+		return nil, setError("read", f, s, err)
 	}
 	return elements, nil
 }
@@ -97,16 +97,11 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 // Count returns how many elements a set holds at this moment. known is false if the kernel does not say
 // it, as before about Linux 6.16.
 func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32, known bool, err error) {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_TABLE, nft.TableName)
-		w.Name(unix.NFTA_SET_NAME, s.Name)
-	}
-	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, which, func(r attr.Reply) {
+	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, named(s.Name), func(r attr.Reply) {
 		n, known = wire.SetCount(r.Attributes())
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("count the elements of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err,
-			accessRemedy(err))
+		return 0, false, setError("count the elements of", f, s, err)
 	}
 	return n, known, nil
 }
@@ -122,7 +117,7 @@ func (k *Client) Generation(ctx context.Context) (uint32, error) {
 }
 
 func (k *Client) generation(ctx context.Context) (generation uint32, err error) {
-	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, all, func(r attr.Reply) {
 		generation, _, _ = wire.DecodeGeneration(r.Attributes())
 	})
 	return generation, err
@@ -175,7 +170,6 @@ func (k *Client) readOnce(ctx context.Context, changed func(before, after uint32
 func (k *Client) readTables(ctx context.Context) (tables nft.Tables, uses map[nft.Family]int, err error) {
 	tables, uses = make(nft.Tables), make(map[nft.Family]int)
 	for _, f := range nft.Families {
-		ours := func(w *attr.Writer) { w.Name(unix.NFTA_TABLE_NAME, nft.TableName) }
 		err := k.request(ctx, unix.NFT_MSG_GETTABLE, 0, f, ours, func(r attr.Reply) {
 			_, tables[f] = wire.DecodeTable(f, r.Attributes())
 			uses[f] = int(attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_TABLE_USE)))
@@ -231,7 +225,6 @@ func (k *Client) fill(ctx context.Context, t *nft.Table, set *nft.Elements, coun
 // readSets reads the definitions of the sets and, if the kernel says it, the number of elements in
 // each.
 func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
-	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
 	counts = make(map[string]uint32)
 	return counts, k.request(ctx, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
 		name, set := wire.DecodeSet(t.Family, r.Attributes())
@@ -257,7 +250,6 @@ func checkCount(s *nft.Elements, count uint32, repeated map[string]bool) error {
 }
 
 func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
-	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
 	return k.request(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
 		name, chain, rule := wire.DecodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == nft.TableName {
@@ -272,7 +264,7 @@ func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 // kernel leave out one of ours.
 func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
 	return k.retry(ctx, func() error {
-		err := k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
+		err := k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, all, func(r attr.Reply) {
 			if name, chain := wire.DecodeChain(r.Attributes()); name == nft.TableName {
 				t.Chains[chain.Name] = chain
 			}
@@ -286,11 +278,7 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
 
 // dumpElements lists the elements of a set to d.
 func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *wire.ElementDecoder) error {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
-		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
-	}
-	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })
+	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, named(set), func(r attr.Reply) { d.Message(r.Attributes()) })
 }
 
 // Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the
@@ -327,8 +315,7 @@ func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set,
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil
 	case err != nil:
-		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name,
-			err, accessRemedy(err))
+		return element, false, setError("look up an element of", f, s, err)
 	}
 	for _, element = range d.Elements() {
 		return element, true, nil

@@ -61,8 +61,7 @@ func (k *Client) readLists(
 // first missing one, and then with ENOENT.
 func (k *Client) lookup(ctx context.Context, f nft.Family, s *nft.Set, d *wire.ElementDecoder, keys ...string) error {
 	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
-		w.Name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		named(s.Name)(w)
 		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		for _, key := range keys {
 			item := w.Open(unix.NFTA_LIST_ELEM)

@@ -79,3 +79,16 @@ func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) 
 	})
 	return done, err
 }
+
+// all, ours and named say what a request is about: everything; our table; an object in it, or what that holds. In each
+// kind of request attribute 1 is the name of a table, and attribute 2 that of a set or chain (NFTA_SET_NAME and so on).
+func all(*attr.Writer) {}
+
+func ours(w *attr.Writer) { w.Name(1, nft.TableName) }
+
+func named(name string) func(*attr.Writer) {
+	return func(w *attr.Writer) {
+		ours(w)
+		w.Name(2, name)
+	}
+}
