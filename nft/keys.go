@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
@@ -113,6 +114,14 @@ func prefixMask(bits, size int) []byte {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return mask
+}
+
+// onesIn is how many bits of a mask are set.
+func onesIn(mask []byte) (n int) {
+	for _, b := range mask {
+		n += bits.OnesCount8(b)
+	}
+	return n
 }
 
 // TrueFirst orders true before false.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -54,80 +53,41 @@ func (s InSet) trace(t *tracer, step int) flow {
 	return matched(found != "", s.Not)
 }
 
-// SourceIn matches packets whose source address is in Prefix.
-type SourceIn struct {
+// AddressIn matches packets whose address is in Prefix. A prefix of whole bytes is compared without a mask, as nft
+// does it.
+type AddressIn struct {
+	Of     Part // Source or Destination
 	Prefix netip.Prefix
 	Not    bool
 }
 
-func (s SourceIn) text(f Family) string {
-	return f.NFT() + " saddr " + notText(s.Not) + prefixText(s.Prefix)
+func (s AddressIn) text(f Family) string {
+	return s.Of.text(f) + " " + notText(s.Not) + prefixText(s.Prefix)
 }
 
-func (s SourceIn) expressions(f Family) []expr.Any {
-	return matchPrefix(sourceOffset(f), s.Prefix, s.Not)
-}
-
-func (SourceIn) parse(f Family, x []expr.Any) (Stmt, int) {
-	prefix, not, n := parsePrefix(f, sourceOffset(f), x)
-	return SourceIn{prefix, not}, n
-}
-
-func (s SourceIn) trace(t *tracer, _ int) flow {
-	return matched(s.Prefix.Contains(t.packet.Source), s.Not)
-}
-
-// DestinationIn matches packets whose destination address is in Prefix.
-type DestinationIn struct {
-	Prefix netip.Prefix
-	Not    bool
-}
-
-func (s DestinationIn) text(f Family) string {
-	return f.NFT() + " daddr " + notText(s.Not) + prefixText(s.Prefix)
-}
-
-func (s DestinationIn) expressions(f Family) []expr.Any {
-	return matchPrefix(destinationOffset(f), s.Prefix, s.Not)
-}
-
-func (DestinationIn) parse(f Family, x []expr.Any) (Stmt, int) {
-	prefix, not, n := parsePrefix(f, destinationOffset(f), x)
-	return DestinationIn{prefix, not}, n
-}
-
-func (s DestinationIn) trace(t *tracer, _ int) flow {
-	return matched(s.Prefix.Contains(t.packet.Destination), s.Not)
-}
-
-// matchPrefix compares the address at an offset of the network header. A prefix of whole
-// bytes is compared without a mask, as nft does it.
-func matchPrefix(offset uint32, p netip.Prefix, not bool) []expr.Any {
-	addr := p.Masked().Addr().AsSlice()
-	if n := p.Bits() / 8; n > 0 && p.Bits()%8 == 0 {
-		return []expr.Any{loadAddr(offset, n, register(0)), compare(not, addr[:n])}
+func (s AddressIn) expressions(f Family) []expr.Any {
+	loaded, addr, bits := s.Of.load(f, register(0)), s.Prefix.Masked().Addr().AsSlice(), s.Prefix.Bits()
+	if n := bits / 8; n > 0 && bits%8 == 0 {
+		loaded.(*expr.Payload).Len = uint32(n)
+		return []expr.Any{loaded, compare(s.Not, addr[:n])}
 	}
-	mask := prefixMask(p.Bits(), len(addr))
-	return []expr.Any{loadAddr(offset, len(addr), register(0)), maskWith(mask), compare(not, addr)}
+	return []expr.Any{loaded, maskWith(prefixMask(bits, len(addr))), compare(s.Not, addr)}
 }
 
-// parsePrefix reads what matchPrefix wrote; n is 0 for anything else.
-func parsePrefix(f Family, offset uint32, x []expr.Any) (prefix netip.Prefix, not bool, n int) {
-	loaded := at[*expr.Payload](x, 0)
-	if loaded == nil || loaded.Base != expr.PayloadBaseNetworkHeader || loaded.Offset != offset {
-		return prefix, false, 0
+func (AddressIn) parse(f Family, x []expr.Any) (Stmt, int) {
+	of, ok := parsePart(f, x[0])
+	if !ok || of != Source && of != Destination {
+		return nil, 0
 	}
 	n, ones := 1, 0
 	mask := at[*expr.Bitwise](x, n)
 	if mask != nil {
 		n++
-		for _, b := range mask.Mask {
-			ones += bits.OnesCount8(b)
-		}
+		ones = onesIn(mask.Mask)
 	}
 	compared := at[*expr.Cmp](x, n)
 	if compared == nil {
-		return prefix, false, 0
+		return nil, 0
 	}
 	if mask == nil {
 		ones = 8 * len(compared.Data)
@@ -135,7 +95,15 @@ func parsePrefix(f Family, offset uint32, x []expr.Any) (prefix netip.Prefix, no
 	full := make([]byte, AddrLen(f))
 	copy(full, compared.Data)
 	addr, _ := netip.AddrFromSlice(full)
-	return netip.PrefixFrom(addr, ones), compared.Op == expr.CmpOpNeq, n + 1
+	return AddressIn{of, netip.PrefixFrom(addr, ones), compared.Op == expr.CmpOpNeq}, n + 1
+}
+
+func (s AddressIn) trace(t *tracer, _ int) flow {
+	addr := t.packet.Source
+	if s.Of == Destination {
+		addr = t.packet.Destination
+	}
+	return matched(s.Prefix.Contains(addr), s.Not)
 }
 
 // InputInterface matches the name of the interface a packet arrived on; with Prefix, how
@@ -180,44 +148,34 @@ func (s InputInterface) trace(t *tracer, _ int) flow {
 	return matched(name == s.Name || s.Prefix && strings.HasPrefix(name, s.Name), s.Not)
 }
 
-// SourceLocal matches packets whose source is an address of this node, loopback addresses
-// included.
-type SourceLocal struct{}
+// AddressLocal matches packets whose address is one of this node, loopback addresses included.
+type AddressLocal struct{ Of Part } // Source or Destination
 
-func (SourceLocal) text(Family) string { return "fib saddr type local" }
-
-func (SourceLocal) expressions(Family) []expr.Any { return matchLocal(&expr.Fib{FlagSADDR: true}) }
-
-func (SourceLocal) parse(_ Family, x []expr.Any) (Stmt, int) {
-	if fib := at[*expr.Fib](x, 0); fib != nil && fib.FlagSADDR && at[*expr.Cmp](x, 1) != nil {
-		return SourceLocal{}, 2
-	}
-	return nil, 0
+func (s AddressLocal) text(f Family) string {
+	return "fib " + strings.TrimPrefix(s.Of.text(f), f.NFT()+" ") + " type local"
 }
 
-func (SourceLocal) trace(t *tracer, _ int) flow { return matched(t.packet.SourceLocal, false) }
-
-// DestinationLocal matches packets to an address of this node, loopback addresses included.
-type DestinationLocal struct{}
-
-func (DestinationLocal) text(Family) string { return "fib daddr type local" }
-
-func (DestinationLocal) expressions(Family) []expr.Any { return matchLocal(&expr.Fib{FlagDADDR: true}) }
-
-func (DestinationLocal) parse(_ Family, x []expr.Any) (Stmt, int) {
-	if fib := at[*expr.Fib](x, 0); fib != nil && fib.FlagDADDR && at[*expr.Cmp](x, 1) != nil {
-		return DestinationLocal{}, 2
-	}
-	return nil, 0
+func (s AddressLocal) expressions(Family) []expr.Any {
+	return []expr.Any{&expr.Fib{Register: register(0), ResultADDRTYPE: true, FlagSADDR: s.Of == Source,
+		FlagDADDR: s.Of == Destination}, compare(false, hostOrder(unix.RTN_LOCAL))}
 }
 
-func (DestinationLocal) trace(t *tracer, _ int) flow {
+func (AddressLocal) parse(_ Family, x []expr.Any) (Stmt, int) {
+	fib := at[*expr.Fib](x, 0)
+	if fib == nil || at[*expr.Cmp](x, 1) == nil {
+		return nil, 0
+	}
+	if fib.FlagSADDR {
+		return AddressLocal{Source}, 2
+	}
+	return AddressLocal{Destination}, 2
+}
+
+func (s AddressLocal) trace(t *tracer, _ int) flow {
+	if s.Of == Source {
+		return matched(t.packet.SourceLocal, false)
+	}
 	return matched(t.packet.DestinationLocal, false)
-}
-
-func matchLocal(fib *expr.Fib) []expr.Any {
-	fib.Register, fib.ResultADDRTYPE = register(0), true
-	return []expr.Any{fib, compare(false, hostOrder(unix.RTN_LOCAL))}
 }
 
 // ProtocolIs matches one transport protocol by its number.
@@ -314,14 +272,11 @@ func comparedMeta(x []expr.Any, key expr.MetaKey) *expr.Cmp {
 }
 
 // maskWith keeps the bits of the first register that are set in mask.
-func maskWith(mask []byte) expr.Any { return bitwise(mask, make([]byte, len(mask))) }
+func maskWith(mask []byte) expr.Any { return bitwise(register(0), mask, make([]byte, len(mask))) }
 
-// bitwise turns the first register into (register & mask) ^ xor.
-func bitwise(mask, xor []byte) expr.Any {
-	return &expr.Bitwise{
-		SourceRegister: register(0), DestRegister: register(0),
-		Len: uint32(len(mask)), Mask: mask, Xor: xor,
-	}
+// bitwise turns a register into (register & mask) ^ xor.
+func bitwise(register uint32, mask, xor []byte) expr.Any {
+	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(mask)), Mask: mask, Xor: xor}
 }
 
 // compare goes on with the rule if the first register equals value; with not, if it differs.

@@ -33,9 +33,9 @@ func (s DNATFrom) text(f Family) string {
 	if s.ToPort != 0 {
 		return "dnat to " + keyText(f, s.Key) + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
-	key := s.keyText(f, s.Key)
+	key := protocolKeyText(f, s.Key, s.Protocol)
 	if s.Ports != "" {
-		port := s.keyText(f, s.PortKey) + " map @" + s.Ports
+		port := protocolKeyText(f, s.PortKey, s.Protocol) + " map @" + s.Ports
 		return ProtocolIs{s.Protocol}.text(f) + " dnat to " + key + lookup + ":" + port
 	}
 	dnat := "dnat " + f.NFT() + " to " + key + lookup
@@ -43,15 +43,6 @@ func (s DNATFrom) text(f Family) string {
 		return dnat
 	}
 	return ProtocolIs{s.Protocol}.text(f) + " " + dnat
-}
-
-// keyText joins parts with the ports of the statement's protocol.
-func (s DNATFrom) keyText(f Family, key []Part) string {
-	parts := make([]string, len(key))
-	for i, part := range key {
-		parts[i] = portText(part, s.Protocol, f)
-	}
-	return strings.Join(parts, " . ")
 }
 
 // portText is a part of a key with the ports of a protocol; 0 stands for any.
@@ -225,7 +216,7 @@ func (s FlipMark) trace(t *tracer, _ int) flow {
 func changeMark(keep, flip uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0)},
-		bitwise(hostOrder(keep), hostOrder(flip)),
+		bitwise(register(0), hostOrder(keep), hostOrder(flip)),
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0), SourceRegister: true},
 	}
 }

@@ -67,9 +67,8 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 // statementTypes holds one of each type, for parse. RejectTCP, DNATFrom and EchoRequest begin as other
 // statements do and therefore come first.
 var statementTypes = [...]Stmt{
-	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{},
-	SourceLocal{},
-	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{},
+	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, AddressIn{}, InputInterface{},
+	AddressLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{},
 	Masquerade{}, Reject{}, Redirect{}, Counter{}, Verdict{}, Raw{},
 }
 

@@ -3,7 +3,6 @@ package nft
 import (
 	"bytes"
 	"encoding/binary"
-	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -220,13 +219,11 @@ func loadAt(f Family, word int, parts ...Part) []expr.Any {
 		}
 		x = append(x, p.load(f, to))
 		if p.inserted != 0 {
-			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: 16, Mask: insertedMask(),
-				Xor: insertedBits(p.inserted)})
+			x = append(x, bitwise(to, insertedMask(), insertedBits(p.inserted)))
 		}
 		if p.kind == partSource && p.number != 0 {
 			mask := p.mask(f)
-			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: uint32(len(mask)), Mask: mask,
-				Xor: make([]byte, len(mask))})
+			x = append(x, bitwise(to, mask, make([]byte, len(mask))))
 		}
 		word += p.words(f)
 	}
@@ -257,11 +254,7 @@ func parseKey(f Family, x []expr.Any) (key []Part, n int) {
 			part.inserted = binary.BigEndian.Uint32(mask.Xor[8:])
 			n++
 		case part == Source:
-			ones := 0
-			for _, b := range mask.Mask {
-				ones += bits.OnesCount8(b)
-			}
-			part = SourcePrefix(ones)
+			part = SourcePrefix(onesIn(mask.Mask))
 			n++
 		}
 		key = append(key, part)
@@ -294,10 +287,13 @@ func bytesText(b []byte) string {
 }
 
 // keyText joins parts as nft prints a concatenation.
-func keyText(f Family, key []Part) string {
+func keyText(f Family, key []Part) string { return protocolKeyText(f, key, 0) }
+
+// protocolKeyText is keyText with the ports of a protocol; 0 stands for any.
+func protocolKeyText(f Family, key []Part, protocol uint8) string {
 	parts := make([]string, len(key))
 	for i, p := range key {
-		parts[i] = p.text(f)
+		parts[i] = portText(p, protocol, f)
 	}
 	return strings.Join(parts, " . ")
 }

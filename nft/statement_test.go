@@ -67,6 +67,7 @@ func tracedTypes(t *testing.T) map[string]bool {
 }
 
 func ExampleRule_Text() {
-	fmt.Println(nft.Rule{nft.SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, nft.Goto("pick-2")}.Text(nft.IP))
+	pods := nft.AddressIn{Of: nft.Source, Prefix: netip.MustParsePrefix("10.244.0.0/16")}
+	fmt.Println(nft.Rule{pods, nft.Goto("pick-2")}.Text(nft.IP))
 	// Output: ip saddr 10.244.0.0/16 goto pick-2
 }

@@ -44,7 +44,7 @@ func TestAddrText(t *testing.T) {
 		"::ffff:1.2.3.4": "::ffff:1.2.3.4", "64:ff9b::102:304": "64:ff9b::102:304", "1:0:0:2::3": "1:0:0:2::3",
 	} {
 		a := netip.MustParseAddr(addr)
-		rule := nft.Rule{nft.SourceIn{Prefix: netip.PrefixFrom(a, a.BitLen())}}
+		rule := nft.Rule{nft.AddressIn{Of: nft.Source, Prefix: netip.PrefixFrom(a, a.BitLen())}}
 		if got := rule.Text(nft.IP6); got != "ip6 saddr "+want {
 			t.Errorf("%s: got %s, want %s", addr, got, want)
 		}

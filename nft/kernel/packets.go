@@ -186,10 +186,11 @@ func (f *PacketFilter) rule(rate uint64) (nft.Rule, error) {
 		return nil, err
 	}
 	if f.Source.IsValid() {
-		rule = append(rule, nft.SourceIn{Prefix: f.Source})
+		rule = append(rule, nft.AddressIn{Of: nft.Source, Prefix: f.Source})
 	}
 	if f.Destination.IsValid() {
-		rule = append(rule, nft.DestinationIn{Prefix: netip.PrefixFrom(f.Destination, f.Destination.BitLen())})
+		host := netip.PrefixFrom(f.Destination, f.Destination.BitLen())
+		rule = append(rule, nft.AddressIn{Of: nft.Destination, Prefix: host})
 	}
 	if f.Protocol != 0 {
 		rule = append(rule, nft.ProtocolIs{Number: f.Protocol})
@@ -266,7 +267,6 @@ func (e *PacketEvent) header(network, transport []byte) {
 
 // RulesByHandle returns the rules of our table in one family by the handle that the kernel has given each.
 func (k *Client) RulesByHandle(ctx context.Context, f nft.Family) (rules map[uint64]nft.Rule, err error) {
-	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
 	err = k.retry(ctx, func() error {
 		rules = make(map[uint64]nft.Rule)
 		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, ours, func(r attr.Reply) {

@@ -22,5 +22,5 @@ func (m PodMatch) Stmt(not bool) nft.Stmt {
 	if m.Interface != "" {
 		return nft.InputInterface{Name: m.Interface, Prefix: m.Prefix, Not: not}
 	}
-	return nft.SourceIn{Prefix: m.CIDR, Not: not}
+	return nft.AddressIn{Of: nft.Source, Prefix: m.CIDR, Not: not}
 }

@@ -65,8 +65,8 @@ var Statements = []Statement{
 	{"not interface", always(nft.InputInterface{Name: "abcdefghijklmno", Not: true}), `iifname != "abcdefghijklmno"`, ""},
 	{"interface prefix", always(nft.InputInterface{Name: "veth", Prefix: true}), `iifname "veth*"`, ""},
 	{"not interface prefix", always(nft.InputInterface{Name: "c", Prefix: true, Not: true}), `iifname != "c*"`, ""},
-	{"source local", always(nft.SourceLocal{}), "fib saddr type local", ""},
-	{"destination local", always(nft.DestinationLocal{}), "fib daddr type local", ""},
+	{"source local", always(nft.AddressLocal{Of: nft.Source}), "fib saddr type local", ""},
+	{"destination local", always(nft.AddressLocal{Of: nft.Destination}), "fib daddr type local", ""},
 	{"protocol", always(nft.ProtocolIs{Number: 17}), "meta l4proto udp", ""},
 	{"port", always(nft.PortIs{Port: 8080}), "th dport 8080", ""},
 	{"translated", always(nft.Translated{}), "ct status dnat", ""},
@@ -179,9 +179,9 @@ func prefix(destination, not bool, ip, ip6 string) func(nft.Family) nft.Rule {
 			p = netip.MustParsePrefix(ip6)
 		}
 		if destination {
-			return nft.Rule{nft.DestinationIn{Prefix: p, Not: not}}
+			return nft.Rule{nft.AddressIn{Of: nft.Destination, Prefix: p, Not: not}}
 		}
-		return nft.Rule{nft.SourceIn{Prefix: p, Not: not}}
+		return nft.Rule{nft.AddressIn{Of: nft.Source, Prefix: p, Not: not}}
 	}
 }
 

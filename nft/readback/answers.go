@@ -49,7 +49,7 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 // nodePortsAnywhere reports whether a table serves node ports at every address of the node.
 func nodePortsAnywhere(t *nft.Table) bool {
 	return slices.ContainsFunc(t.Rules(layout.ServicesChain), func(r nft.Rule) bool {
-		return slices.Contains(r.Typed(t.Family), nft.Stmt(nft.DestinationLocal{}))
+		return slices.Contains(r.Typed(t.Family), nft.Stmt(nft.AddressLocal{Of: nft.Destination}))
 	})
 }
 

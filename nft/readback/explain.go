@@ -230,7 +230,7 @@ func (e *explainer) explainSourceRanges() bool {
 		limited = "its Service: they hold for the node port as well"
 	}
 	for _, step := range e.Steps {
-		if _, node := e.firstOf(step).(nft.SourceLocal); node && step.Chain == e.Service.Verdict.Chain {
+		if _, node := e.firstOf(step).(nft.AddressLocal); node && step.Chain == e.Service.Verdict.Chain {
 			e.add("Source", fmt.Sprintf("%s is this node, which may connect to its node ports", e.packet.Source), step.String())
 			return true
 		}
@@ -254,9 +254,9 @@ func (e *explainer) explainLocal(chain string) {
 		}
 	}
 	switch stmt := e.firstOf(by).(type) {
-	case nft.SourceIn, nft.InputInterface:
+	case nft.AddressIn, nft.InputInterface:
 		e.add("Policy", local+"it does not apply to pods, which get all endpoints", by.String())
-	case nft.SourceLocal:
+	case nft.AddressLocal:
 		e.add("Policy", local+"it does not apply to this node, which gets all endpoints", by.String())
 	default:
 		if stmt == nft.Goto(layout.DropNotLocalChain) {

@@ -86,7 +86,7 @@ func (e *explainer) whyMasquerade(s nft.Step) string {
 	p, _ := layout.PolicyOfChain(s.Chain)
 	internalKind := p.Kind == layout.Internal || p.Kind == layout.InternalLocal
 	switch e.firstOf(s).(type) {
-	case nft.SourceIn, nft.InputInterface:
+	case nft.AddressIn, nft.InputInterface:
 		return "the client is not recognised as a pod, and replies have to come back through this node"
 	case nft.Verdict:
 		if internalKind {
@@ -120,7 +120,7 @@ func (t Table) Pods() layout.PodMatch {
 			continue
 		}
 		switch stmt := chain.Rules[0][0].(type) {
-		case nft.SourceIn:
+		case nft.AddressIn:
 			return layout.PodMatch{CIDR: stmt.Prefix}
 		case nft.InputInterface:
 			return layout.PodMatch{Interface: stmt.Name, Prefix: stmt.Prefix}

@@ -70,7 +70,7 @@ func (c *Config) externalLocalRules(p layout.Policy, f nft.Family) []nft.Rule {
 	if pods := c.Pods[f]; !pods.None() {
 		rules = append(rules, nft.Rule{pods.Stmt(false), nft.Goto(choose(p, false))})
 	}
-	rules = append(rules, nft.Rule{nft.SourceLocal{}, nft.Goto(p.Everywhere().ChainName())})
+	rules = append(rules, nft.Rule{nft.AddressLocal{Of: nft.Source}, nft.Goto(p.Everywhere().ChainName())})
 	switch {
 	case p.Router:
 		return rules

@@ -109,7 +109,8 @@ func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 	toServices := []nft.Rule{{nft.Jump(layout.ServicesChain)}}
 	arriving := toServices
 	if c.localhost(f) {
-		keepOut := nft.Rule{nft.InputInterface{Name: "lo", Not: true}, nft.DestinationIn{Prefix: loopback(f)}, nft.Drop}
+		keepOut := nft.Rule{nft.InputInterface{Name: "lo", Not: true},
+			nft.AddressIn{Of: nft.Destination, Prefix: loopback(f)}, nft.Drop}
 		arriving = []nft.Rule{keepOut, toServices[0]}
 	}
 	return []*nft.Chain{
@@ -150,7 +151,8 @@ func (c *Config) servicesRules(f nft.Family) []nft.Rule {
 	nodePorts := nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.Port}, Map: layout.NodePortsMap}
 	atNode := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.NodePortAddressesSet}, nodePorts}
 	if c.AllNodePorts[f] {
-		atNode = nft.Rule{nft.DestinationLocal{}, nft.DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
+		atNode = nft.Rule{nft.AddressLocal{Of: nft.Destination},
+			nft.AddressIn{Of: nft.Destination, Prefix: loopback(f), Not: true}, nodePorts}
 	}
 	// A cluster IP is no address for node ports, even where it is an address of the node, as on kube-ipvs0.
 	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port},
@@ -158,8 +160,8 @@ func (c *Config) servicesRules(f nft.Family) []nft.Rule {
 		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectUnusedPortChain)},
 		atNode}
 	if c.localhost(f) {
-		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: netip.PrefixFrom(layout.LocalhostAddress(f), 32)},
-			nodePorts})
+		localhost := netip.PrefixFrom(layout.LocalhostAddress(f), 32)
+		rules = append(rules, nft.Rule{nft.AddressIn{Of: nft.Destination, Prefix: localhost}, nodePorts})
 	}
 	return append(rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet},
 		nft.Goto(layout.DropUnusedAddressChain)})

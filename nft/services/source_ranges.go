@@ -174,7 +174,7 @@ func (fr *familyRules) sourceRangesChain(p layout.Policy) *nft.Chain {
 	g, behind := fr.sourceRanges[p.SourceRanges], nft.Goto(p.Open().ChainName())
 	chain := &nft.Chain{Name: p.ChainName()}
 	if p.NodePasses {
-		chain.Rules = append(chain.Rules, nft.Rule{nft.SourceLocal{}, behind})
+		chain.Rules = append(chain.Rules, nft.Rule{nft.AddressLocal{Of: nft.Source}, behind})
 	}
 	for _, bits := range lengthsOf(g.ranges) {
 		source := nft.SourcePrefix(bits)

@@ -191,8 +191,8 @@ func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, t
 		everywhere()
 	case layout.ExternalLocal:
 		podsEverywhere()
-		add(nft.Rule{nft.SourceLocal{}, nft.Jump(layout.MarkChain)})
-		everywhere(nft.SourceLocal{})
+		add(nft.Rule{nft.AddressLocal{Of: nft.Source}, nft.Jump(layout.MarkChain)})
+		everywhere(nft.AddressLocal{Of: nft.Source})
 		switch {
 		case policy.Router:
 		case policy.Local == 0:
