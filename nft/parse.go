@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"reflect"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -114,40 +115,17 @@ func parseVerdict(b []byte) expr.Any {
 		Chain: attr.Name(attr.Find(b, unix.NFTA_VERDICT_CHAIN))}
 }
 
+// newExpression returns an empty expression of a kind that rules of ours have; nil for other kinds.
 func newExpression(name string) expr.Any {
-	switch name {
-	case "immediate":
-		return &expr.Immediate{}
-	case "payload":
-		return &expr.Payload{}
-	case "meta":
-		return &expr.Meta{}
-	case "ct":
-		return &expr.Ct{}
-	case "fib":
-		return &expr.Fib{}
-	case "numgen":
-		return &expr.Numgen{}
-	case "hash":
-		return &expr.Hash{}
-	case "bitwise":
-		return &expr.Bitwise{}
-	case "cmp":
-		return &expr.Cmp{}
-	case "lookup":
-		return &expr.Lookup{}
-	case "nat":
-		return &expr.NAT{}
-	case "masq":
-		return &expr.Masq{}
-	case "reject":
-		return &expr.Reject{}
-	case "redir":
-		return &expr.Redir{}
-	case "dynset":
-		return &expr.Dynset{}
-	case "counter":
-		return &expr.Counter{}
+	if kind := ourExpressions[name]; kind != nil {
+		return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(expr.Any)
 	}
 	return nil
+}
+
+var ourExpressions = map[string]expr.Any{
+	"immediate": &expr.Immediate{}, "cmp": &expr.Cmp{}, "bitwise": &expr.Bitwise{}, "lookup": &expr.Lookup{},
+	"payload": &expr.Payload{}, "meta": &expr.Meta{}, "ct": &expr.Ct{}, "fib": &expr.Fib{},
+	"numgen": &expr.Numgen{}, "hash": &expr.Hash{}, "nat": &expr.NAT{}, "masq": &expr.Masq{},
+	"redir": &expr.Redir{}, "reject": &expr.Reject{}, "dynset": &expr.Dynset{}, "counter": &expr.Counter{},
 }

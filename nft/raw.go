@@ -140,32 +140,30 @@ func canonicalExpression(w *attr.Writer, b []byte) {
 	w.Close(at)
 }
 
-// idle reports whether an attribute of the named expression means nothing. These are flags,
-// operations and the like that are zero, which the kernel lists and a writer may leave out; the
-// identity of a set within the batch that made it; and the code of a TCP reset. siblings are all
+// idle reports whether an attribute of the named expression means nothing. These are those of idleIfZero;
+// the identity of a set within the batch that made it; and what the kernel adds to a nat expression. siblings are all
 // attributes of the expression.
 func idle(a *attr.Reader, name string, siblings []byte) bool {
-	switch strings.TrimRight(name, "\x00") {
-	case "lookup":
-		return a.Type == unix.NFTA_LOOKUP_SET_ID || a.Type == unix.NFTA_LOOKUP_FLAGS && isZero(a.Value)
-	case "dynset":
-		return a.Type == unix.NFTA_DYNSET_SET_ID ||
-			(a.Type == unix.NFTA_DYNSET_FLAGS || a.Type == unix.NFTA_DYNSET_TIMEOUT) && isZero(a.Value)
-	case "bitwise":
-		const operation = 6 // NFTA_BITWISE_OP
-		return a.Type == operation && isZero(a.Value)
-	case "numgen":
-		return a.Type == unix.NFTA_NG_OFFSET && isZero(a.Value)
-	case "hash":
-		return a.Type == unix.NFTA_HASH_OFFSET && isZero(a.Value)
-	case "nat":
+	name = strings.TrimRight(name, "\x00")
+	switch {
+	case name == "lookup" && a.Type == unix.NFTA_LOOKUP_SET_ID, name == "dynset" && a.Type == unix.NFTA_DYNSET_SET_ID:
+		return true
+	case name == "nat":
 		return idleNAT(a, siblings)
-	case "masq":
-		return a.Type == unix.NFTA_MASQ_FLAGS && isZero(a.Value)
-	case "reject":
-		return a.Type == unix.NFTA_REJECT_ICMP_CODE && isZero(a.Value)
 	}
-	return false
+	return slices.Contains(idleIfZero[name], a.Type) && len(bytes.Trim(a.Value, "\x00")) == 0
+}
+
+// idleIfZero are flags, operations and the like of expressions that the kernel lists even if they are zero, and that a
+// writer may leave out; and the code of a TCP reset.
+var idleIfZero = map[string][]uint16{
+	"lookup":  {unix.NFTA_LOOKUP_FLAGS},
+	"dynset":  {unix.NFTA_DYNSET_FLAGS, unix.NFTA_DYNSET_TIMEOUT},
+	"bitwise": {6}, // NFTA_BITWISE_OP
+	"numgen":  {unix.NFTA_NG_OFFSET},
+	"hash":    {unix.NFTA_HASH_OFFSET},
+	"masq":    {unix.NFTA_MASQ_FLAGS},
+	"reject":  {unix.NFTA_REJECT_ICMP_CODE},
 }
 
 // idleNAT is idle for the nat expression: the kernel turns a single register into a range and adds
@@ -182,8 +180,6 @@ func idleNAT(a *attr.Reader, siblings []byte) bool {
 	}
 	return false
 }
-
-func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // maxNested is how deep attributes are nested in any expression, and more.
 const maxNested = 8

@@ -63,11 +63,19 @@ func (h *Hook) text() string {
 }
 
 // priorityText prints a priority as nft does: near a named priority of this hook, as the distance
-// from it.
+// from it. Source: enum nf_ip_hook_priorities in linux/netfilter_ipv4.h, and nft 1.0.6 for the names.
 func (h *Hook) priorityText() string {
 	const near = 10
-	for _, named := range h.namedPriorities() {
+	for _, named := range []struct {
+		name     string
+		priority int32
+		point    string // the one hook that has the name; empty for all
+	}{
+		{"raw", -300, ""}, {"mangle", -150, ""}, {"filter", 0, ""}, {"security", 50, ""},
+		{"dstnat", -100, "prerouting"}, {"srcnat", 100, "postrouting"},
+	} {
 		switch d := h.Priority - named.priority; {
+		case named.point != "" && named.point != h.Point:
 		case d == 0:
 			return named.name
 		case d > 0 && d <= near:
@@ -77,24 +85,6 @@ func (h *Hook) priorityText() string {
 		}
 	}
 	return strconv.Itoa(int(h.Priority))
-}
-
-type namedPriority struct {
-	name     string
-	priority int32
-}
-
-// namedPriorities lists the named priorities of the families ip and ip6. Source: enum
-// nf_ip_hook_priorities in linux/netfilter_ipv4.h, and nft 1.0.6 for the names.
-func (h *Hook) namedPriorities() []namedPriority {
-	names := []namedPriority{{"raw", -300}, {"mangle", -150}, {"filter", 0}, {"security", 50}}
-	switch h.Point {
-	case "prerouting":
-		names = append(names, namedPriority{"dstnat", -100})
-	case "postrouting":
-		names = append(names, namedPriority{"srcnat", 100})
-	}
-	return names
 }
 
 func (s *Elements) write(b *strings.Builder, f Family) {

@@ -72,7 +72,7 @@ func (s Step) String() string {
 // Trace follows a new connection through the table, from the base chain that translates
 // destinations to the one that translates sources. It uses nothing but the content of the table.
 func (t *Table) Trace(p Packet) TraceResult {
-	tr := tracer{table: t, packet: p, original: p}
+	tr := tracer{table: t, packet: p, original: p, at: make(map[netip.AddrPort]int)}
 	hook := "prerouting"
 	if p.Interface == "" {
 		hook = "output"
@@ -342,9 +342,6 @@ func (t *tracer) share() float64 {
 func (t *tracer) choose(ep netip.AddrPort, share float64) {
 	i, ok := t.at[ep]
 	if !ok {
-		if t.at == nil {
-			t.at = make(map[netip.AddrPort]int)
-		}
 		i = len(t.result.Endpoints)
 		t.at[ep] = i
 		t.result.Endpoints, t.shares, t.places = append(t.result.Endpoints, ep), append(t.shares, 0), append(t.places, 0)
