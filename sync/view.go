@@ -57,7 +57,7 @@ func (v *View) update(r *services.Ruleset, nodePorts []netip.Addr, lost func(tra
 			*held, v.frontends[at] = now, held
 		}
 	}
-	for addr := range r.TouchedClusterIPs() {
+	for _, addr := range r.TouchedClusterIPs() {
 		if r.HasClusterIP(addr) {
 			v.clusterIPs[addr] = struct{}{}
 		} else {

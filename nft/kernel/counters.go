@@ -17,17 +17,12 @@ import (
 // Counted returns what some sets hold, with the counters of their elements. Sets that kube-nft did not write are
 // missing.
 func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) bool) (map[string]nft.Counted, error) {
-	t := nft.NewTable(f)
-	err := k.retry(ctx, func() error {
-		clear(t.Sets)
-		_, err := k.readSets(ctx, t)
-		return err
-	})
+	sets, _, err := k.sets(ctx, f)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("read counters of nf_tables: %w%s", err, accessRemedy(err))
 	}
 	all := make(map[string]nft.Counted)
-	for name, set := range t.Sets {
+	for name, set := range sets {
 		if !of(name) || len(set.Set.Key) == 0 {
 			continue
 		}
@@ -79,19 +74,25 @@ type Fill struct {
 // not count elements, as before about Linux 6.16, it reads maps until limit elements have come;
 // maps that it did not read are missing.
 func (k *Client) DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]Fill, error) {
-	t := nft.NewTable(f)
-	var counts map[string]uint32
-	err := k.retry(ctx, func() (err error) {
-		clear(t.Sets)
-		counts, err = k.readSets(ctx, t)
-		return err
-	})
+	sets, counts, err := k.sets(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of dynamic sets: %w%s", err, accessRemedy(err))
 	}
-	return dynamicFill(t.Sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) {
+	return dynamicFill(sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) {
 		return k.Elements(ctx, f, s)
 	})
+}
+
+// sets returns the sets of our table without their elements, and how many these are if the kernel says it.
+func (k *Client) sets(ctx context.Context, f nft.Family) (map[string]*nft.Elements, map[string]uint32, error) {
+	var t *nft.Table
+	var counts map[string]uint32
+	err := k.retry(ctx, func() (err error) {
+		t = nft.NewTable(f)
+		counts, err = k.readSets(ctx, t)
+		return err
+	})
+	return t.Sets, counts, err
 }
 
 // dynamicFill reads the sets that counts lacks.

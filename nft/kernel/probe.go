@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -107,13 +108,8 @@ func succeeded(err error) (ok bool, failure error) {
 // isMissing reports whether a refusal means that the kernel does not know a thing. Other reasons
 // are missing permission or memory.
 func isMissing(err error) bool {
-	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT,
-		unix.EPROTONOSUPPORT} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT,
+		unix.EPROTONOSUPPORT}, func(errno unix.Errno) bool { return errors.Is(err, errno) })
 }
 
 // A probe is one thing that the kernel must be able to do.

@@ -24,16 +24,14 @@ import (
 // endpoint fit into 16 bits.
 const MaxSize = 65521
 
-// A class is a size of tables, and the largest number of endpoints that it is for.
-type class struct{ endpoints, slots int }
-
-// classes double from one to the next, so that an endpoint has 100 to 200 slots, up to 655
+// classes are the sizes of tables, each with the largest number of endpoints that it is for. They
+// double from one to the next, so that an endpoint has 100 to 200 slots, up to 655
 // endpoints; the first class and the last have more. A change of the size moves nearly all clients,
 // so it has to be rare, but a node that has just started knows no history: the size depends only on
 // the number of endpoints. The bounds are 5 times powers of two. With the usual numbers of replicas,
 // 2, 3, 4, 8, 16, 32 and so on, a rolling update that adds or removes a quarter stays in the class. A
 // single endpoint needs no table.
-var classes = [...]class{
+var classes = [...]struct{ endpoints, slots int }{
 	{1, 1}, {5, 503}, {10, 1009}, {20, 2003}, {40, 4001}, {80, 8009}, {160, 16001}, {320, 32003}, {MaxSize, MaxSize},
 }
 

@@ -91,14 +91,9 @@ func (r *Ruleset) TouchedFrontends() iter.Seq2[tracker.Frontend, Reached] {
 
 // TouchedClusterIPs returns the addresses for which HasClusterIP may answer otherwise since
 // Committed, some of them more than once.
-func (r *Ruleset) TouchedClusterIPs() iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, family := range r.families {
-			for _, addr := range family.touchedClusterIPs {
-				if !yield(addr) {
-					return
-				}
-			}
-		}
+func (r *Ruleset) TouchedClusterIPs() (addrs []netip.Addr) {
+	for _, family := range r.families {
+		addrs = append(addrs, family.touchedClusterIPs...)
 	}
+	return addrs
 }

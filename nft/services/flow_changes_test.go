@@ -33,7 +33,7 @@ func (s *served) follow(r *Ruleset) (looked int) {
 			s.owners[f], s.endpoints[f] = reached.Port, reached.Serving.All()
 		}
 	}
-	for addr := range r.TouchedClusterIPs() {
+	for _, addr := range r.TouchedClusterIPs() {
 		looked++
 		delete(s.clusterIPs, addr)
 		if r.HasClusterIP(addr) {
@@ -109,7 +109,7 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 		if got := maps.Collect(r.TouchedFrontends()); len(got) != 1 || got[at].Port != p.ID {
 			t.Errorf("%d Services: touched %v, want %v of %v", services, got, at, p.ID)
 		}
-		if got := slices.Collect(r.TouchedClusterIPs()); len(got) != 0 {
+		if got := r.TouchedClusterIPs(); len(got) != 0 {
 			t.Errorf("%d Services: touched cluster IPs %v", services, got)
 		}
 	}
