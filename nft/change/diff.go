@@ -102,7 +102,7 @@ func (d *differ) table(have, want *nft.Table) {
 	if have.Orphaned && want.Owned { // the committing socket becomes the owner
 		d.add(nft.Op{Verb: nft.Add, Table: want})
 	}
-	d.newSets(have, want)
+	d.sets(nft.Add, want, have)
 	changed := d.newChains(have, want)
 	for _, chain := range changed {
 		if _, ok := have.Chains[chain.Name]; ok {
@@ -116,13 +116,14 @@ func (d *differ) table(have, want *nft.Table) {
 	}
 	d.changedElements(have, want)
 	d.oldChains(have, want)
-	d.oldSets(have, want)
+	d.sets(nft.Delete, have, want)
 }
 
-func (d *differ) newSets(have, want *nft.Table) {
-	for _, name := range want.SetNames() {
-		if _, ok := have.Sets[name]; !ok {
-			d.add(nft.Op{Verb: nft.Add, Set: want.Sets[name].Set})
+// sets adds an operation for each set that a table has and the other one has not.
+func (d *differ) sets(verb nft.Verb, of, other *nft.Table) {
+	for _, name := range of.SetNames() {
+		if _, ok := other.Sets[name]; !ok {
+			d.add(nft.Op{Verb: verb, Set: of.Sets[name].Set})
 		}
 	}
 }
@@ -239,13 +240,5 @@ func (d *differ) oldChains(have, want *nft.Table) {
 	}
 	for _, chain := range old {
 		d.add(nft.Op{Verb: nft.Delete, Chain: chain})
-	}
-}
-
-func (d *differ) oldSets(have, want *nft.Table) {
-	for _, name := range have.SetNames() {
-		if _, ok := want.Sets[name]; !ok {
-			d.add(nft.Op{Verb: nft.Delete, Set: have.Sets[name].Set})
-		}
 	}
 }
