@@ -41,20 +41,13 @@ func Open() (*Client, error) {
 		return nil, fmt.Errorf("open nf_tables: %w%s", err, accessRemedy(err))
 	}
 	k := &Client{socket: socket, seq: 1, buf: make([]byte, receiveLen)}
-	if err := k.configure(); err != nil {
+	// EXT_ACK asks for errors that point into the refused message, CAP_ACK for errors that do not repeat it.
+	err = errors.Join(socket.setOption(unix.NETLINK_EXT_ACK), socket.setOption(unix.NETLINK_CAP_ACK),
+		setBuffer(socket.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer))
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the netlink socket: %w", err), socket.close())
 	}
 	return k, nil
-}
-
-// configure asks for errors that point into the refused message without repeating it.
-func (k *Client) configure() error {
-	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
-		if err := k.socket.setOption(option); err != nil {
-			return err
-		}
-	}
-	return setBuffer(k.socket.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
 }
 
 // Traffic counts what a Client has sent in its life: all batches, whatever became of them.
