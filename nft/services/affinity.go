@@ -22,7 +22,7 @@ type portAffinity struct {
 	balances []lists.Balance // to whose chains its chains go
 }
 
-// A stickyPolicy is what the chain of a policy follows from, see affinity.Port.PolicyChain.
+// A stickyPolicy is what the chain of a policy follows from, see affinityWays.
 type stickyPolicy struct {
 	layout.Policy
 	choices       affinity.Choices
@@ -31,14 +31,10 @@ type stickyPolicy struct {
 
 // affinitySettings say how the chains of session affinity look in a table.
 func (c *Config) affinitySettings(f nft.Family) *affinity.Settings {
-	s := &affinity.Settings{
-		Family: f, Masquerade: c.masqueradeInternal(f), MasqueradeAll: c.MasqueradeAll, AllNodePorts: c.AllNodePorts[f],
-		Size: c.AffinitySize,
+	return &affinity.Settings{
+		Family: f, Masquerade: c.masqueradeInternal(f), MarksUnlessPod: !c.MasqueradeAll && !c.Pods[f].None(),
+		AllNodePorts: c.AllNodePorts[f], Size: c.AffinitySize,
 	}
-	if pods := c.Pods[f]; !pods.None() {
-		s.FromPod = pods.Stmt(false)
-	}
-	return s
 }
 
 // affinityMap names the map that has the affinity entries of a namespace.
@@ -145,8 +141,31 @@ func (fr *familyRules) choosePolicies(port *portState) {
 func (fr *familyRules) declareAffinity(a *portAffinity) {
 	a.chains = append(a.FollowChains(fr.Table.Family), a.UpdateChain(fr.affinity))
 	for _, p := range a.policies {
-		a.chains = append(a.chains, a.PolicyChain(fr.affinity, p.Policy, p.choices, p.sharesCluster, notLocal(p.Policy)))
+		a.chains = append(a.chains, fr.config.policyChain(p.Policy, fr.Table.Family, fr.affinityWays(a, p)))
 	}
+}
+
+// affinityWays are those of a policy of a Service port with session affinity. If its chain of the cluster IP can serve
+// clients of other frontends, too, they go there.
+func (fr *familyRules) affinityWays(a *portAffinity, p stickyPolicy) ways {
+	w := ways{masquerade: fr.affinity.Mark()}
+	w.choose = func(local bool, who ...nft.Stmt) []nft.Rule { return a.Choose(fr.Table.Family, p.choices, local, who) }
+	w.everywhere = func(who ...nft.Stmt) []nft.Rule {
+		if !p.sharesCluster {
+			return w.choose(false, who...)
+		}
+		cluster := layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}
+		return []nft.Rule{append(nft.Rule(who), nft.Goto(cluster.ChainName()))}
+	}
+	w.pods = w.everywhere
+	if fr.config.MasqueradeAll { // the chain of the cluster IP would masquerade pods, too
+		w.pods = func(who ...nft.Stmt) []nft.Rule { return w.choose(false, who...) }
+	}
+	w.node = func() []nft.Rule {
+		node := nft.AddressLocal{Of: nft.Source}
+		return append([]nft.Rule{{node, nft.Jump(layout.MarkChain)}}, w.everywhere(node)...)
+	}
+	return w
 }
 
 // affinityChoice says which chains choose among the endpoints of a list, and records that they are used.

@@ -85,15 +85,8 @@
 //
 // # Packet path
 //
-//	hook         priority  chain                     does
-//	prerouting   -101      nat-prerouting            translate destinations
-//	output       -101      nat-output                the same for this node's own connections
-//	input         100      nat-input                 update affinity maps
-//	postrouting    99      nat-postrouting-affinity  the same for forwarded connections
-//	postrouting   100      nat-postrouting           masquerade
-//
-// All of them are nat chains: they see the first packet of a connection and no other, so
-// established traffic costs nothing. The two that update affinity maps exist while a Service
+// docs/ruleset.md lists the base chains. All of them are nat chains: they see the first packet of a connection and no
+// other, so established traffic costs nothing. The two that update affinity maps exist while a Service
 // port asks for session affinity. Reject and drop work in nat chains too (reject since kernel
 // 5.9), which is why there is no filter chain. At -101 the table wins against rules of
 // kube-proxy in every mode, in whatever order they were loaded.

@@ -39,45 +39,62 @@ func (c claim) policyKind() layout.PolicyKind {
 // port.
 func ownedByAffinity(p layout.Policy) bool { return p.Affinity != 0 && p.SourceRanges == 0 }
 
-// sharedPolicyChain declares the chain of a policy that Service ports share. sourceRangesChain is for a policy with
-// source ranges, and Port.PolicyChain of the package affinity for one with session affinity.
-func (c *Config) sharedPolicyChain(p layout.Policy, f nft.Family) *nft.Chain {
+// ways are where the clients of a policy go. Those of sharedWays are for chains that Service ports share, those of
+// affinityWays look for the client's entry first.
+type ways struct {
+	masquerade []nft.Rule // marks connections to a cluster IP whose replies would not come back through this node
+	// choose sends clients that match who to an endpoint of a list.
+	choose func(local bool, who ...nft.Stmt) []nft.Rule
+	// everywhere sends clients to any endpoint that are marked for masquerading or must not be; pods sends pods.
+	everywhere, pods func(who ...nft.Stmt) []nft.Rule
+	node             func() []nft.Rule // marks connections of this node, and sends them to any endpoint
+}
+
+// policyChain declares the chain of a policy; sourceRangesChain is for one with source ranges. An external policy Local
+// keeps the source of outside clients and serves them from this node alone. Pods and the node itself are inside: they
+// get the cluster-wide list.
+func (c *Config) policyChain(p layout.Policy, f nft.Family, w ways) *nft.Chain {
 	chain := &nft.Chain{Name: p.ChainName()}
+	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
+	if pods := c.Pods[f]; !pods.None() && (p.Kind == layout.ExternalFallback || p.Kind == layout.ExternalLocal) {
+		add(w.pods(pods.Stmt(false))...)
+	}
 	switch p.Kind {
-	case layout.Internal:
-		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(choose(p, false))})
-	case layout.InternalLocal:
-		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(choose(p, true))})
-	case layout.External:
-		chain.Rules = []nft.Rule{{nft.Jump(layout.MarkChain)}, {nft.Goto(choose(p, false))}}
-	case layout.ExternalFallback:
-		if pods := c.Pods[f]; !pods.None() {
-			chain.Rules = []nft.Rule{{pods.Stmt(false), nft.Goto(choose(p, false))}}
-		}
-		chain.Rules = append(chain.Rules, nft.Rule{nft.Jump(layout.MarkChain)}, nft.Rule{nft.Goto(choose(p, false))})
+	case layout.Internal, layout.InternalLocal:
+		add(w.masquerade...)
+		add(w.choose(p.Kind == layout.InternalLocal)...)
+	case layout.External, layout.ExternalFallback:
+		add(nft.Rule{nft.Jump(layout.MarkChain)})
+		add(w.everywhere()...)
 	case layout.ExternalLocal:
-		chain.Rules = c.externalLocalRules(p, f)
+		add(w.node()...)
+		switch {
+		case p.Router:
+		case p.Local == 0:
+			add(notLocal(p)...)
+		default:
+			add(w.choose(true)...)
+		}
 	case layout.Dropped: // with Resets
-		chain.Rules = notLocal(p)
+		add(notLocal(p)...)
 	}
 	return chain
 }
 
-// externalLocalRules keep the source of outside clients and serve them from this node
-// alone. Pods and the node itself are inside: they get the cluster-wide list.
-func (c *Config) externalLocalRules(p layout.Policy, f nft.Family) []nft.Rule {
-	var rules []nft.Rule
-	if pods := c.Pods[f]; !pods.None() {
-		rules = append(rules, nft.Rule{pods.Stmt(false), nft.Goto(choose(p, false))})
+// sharedWays are those of a policy without session affinity.
+func (c *Config) sharedWays(p layout.Policy, f nft.Family) ways {
+	choose := func(local bool, who ...nft.Stmt) []nft.Rule {
+		chain := balanceOf(p, local).Name()
+		if p.List != 0 {
+			chain = layout.ListChain(p.List, local)
+		}
+		return []nft.Rule{append(nft.Rule(who), nft.Goto(chain))}
 	}
-	rules = append(rules, nft.Rule{nft.AddressLocal{Of: nft.Source}, nft.Goto(p.Everywhere().ChainName())})
-	switch {
-	case p.Router:
-		return rules
-	case p.Local == 0:
-		return append(rules, notLocal(p)...)
+	everywhere := func(who ...nft.Stmt) []nft.Rule { return choose(false, who...) }
+	node := func() []nft.Rule {
+		return []nft.Rule{{nft.AddressLocal{Of: nft.Source}, nft.Goto(p.Everywhere().ChainName())}}
 	}
-	return append(rules, nft.Rule{nft.Goto(choose(p, true))})
+	return ways{masquerade: c.masqueradeInternal(f), choose: choose, everywhere: everywhere, pods: everywhere, node: node}
 }
 
 // notLocal are the rules for whom a traffic policy Local leaves no endpoint.
@@ -101,14 +118,6 @@ func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
 		return []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: layout.ClusterIPsSet}, nft.Jump(layout.MarkChain)}}
 	}
 	return []nft.Rule{{pods.Stmt(true), nft.Jump(layout.MarkChain)}}
-}
-
-// choose names the chain that picks an endpoint, without session affinity.
-func choose(p layout.Policy, local bool) string {
-	if p.List != 0 {
-		return layout.ListChain(p.List, local)
-	}
-	return balanceOf(p, local).Name()
 }
 
 // balanceOf returns the choice among the endpoints of one of the two lists that the policy uses.

@@ -444,7 +444,7 @@ func (fr *familyRules) acquire(p layout.Policy) {
 		fr.PutChain(fr.sourceRangesChain(p))
 		return
 	}
-	fr.PutChain(fr.config.sharedPolicyChain(p, fr.Table.Family))
+	fr.PutChain(fr.config.policyChain(p, fr.Table.Family, fr.config.sharedWays(p, fr.Table.Family)))
 }
 
 func (fr *familyRules) release(p layout.Policy) {

@@ -14,10 +14,8 @@ type Settings struct {
 	// Masquerade are the rules that mark connections to a cluster IP whose replies would not come back through
 	// this node.
 	Masquerade []nft.Rule
-	// FromPod matches connections from pods; nil if pods cannot be told apart. MasqueradeAll says that
-	// Masquerade marks these, too.
-	FromPod       nft.Stmt
-	MasqueradeAll bool
+	// MarksUnlessPod says that Masquerade marks connections that do not come from pods.
+	MarksUnlessPod bool
 	// AllNodePorts says that node ports are served at every address of the node.
 	AllNodePorts bool
 	Size         uint32 // entries that one affinity map can have
@@ -48,7 +46,7 @@ const mapRank = 1000
 func (s *Settings) SharedChains(priority int32) []*nft.Chain {
 	record := []nft.Rule{{nft.Translated{}, nft.Jump(layout.UpdateAffinityChain)}}
 	var mark []*nft.Chain
-	if s.marksUnlessPod() {
+	if s.MarksUnlessPod {
 		mark = []*nft.Chain{{Name: layout.MarkUnlessPodChain, Rules: s.Masquerade}}
 	}
 	return append(mark, []*nft.Chain{
@@ -59,11 +57,9 @@ func (s *Settings) SharedChains(priority int32) []*nft.Chain {
 	}...)
 }
 
-func (s *Settings) marksUnlessPod() bool { return !s.MasqueradeAll && s.FromPod != nil }
-
-// mark does what Masquerade does, with one expression.
-func (s *Settings) mark() []nft.Rule {
-	if s.marksUnlessPod() {
+// Mark does what Masquerade does, with one expression.
+func (s *Settings) Mark() []nft.Rule {
+	if s.MarksUnlessPod {
 		return []nft.Rule{{nft.Jump(layout.MarkUnlessPodChain)}}
 	}
 	return s.Masquerade
@@ -149,61 +145,6 @@ type Choice struct {
 // Choices are those for the two lists.
 type Choices struct{ Cluster, Local Choice }
 
-// PolicyChain declares the chain of a policy of a Service port. It differs from the chain that other Service
-// ports share in one point: it looks for the client's entry first. toCluster says that the chain of the
-// cluster IP can serve clients of this one, too: those that are marked for masquerading or must not be.
-// notLocal are the rules for clients for whom the policy has no endpoint.
-func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, toCluster bool,
-	notLocal []nft.Rule) *nft.Chain {
-	chain := &nft.Chain{Name: policy.ChainName()}
-	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
-	choose := func(local bool, who ...nft.Stmt) { add(p.choose(s.Family, choices, local, who)...) }
-	cluster := layout.Policy{Kind: layout.Internal, Affinity: policy.Affinity}
-	everywhere := func(who ...nft.Stmt) {
-		if !toCluster {
-			choose(false, who...)
-			return
-		}
-		add(slices.Concat(nft.Rule(who), nft.Rule{nft.Goto(cluster.ChainName())}))
-	}
-	podsEverywhere := func() {
-		switch {
-		case s.FromPod == nil:
-		case s.MasqueradeAll: // the chain of the cluster IP would masquerade pods, too
-			choose(false, s.FromPod)
-		default:
-			everywhere(s.FromPod)
-		}
-	}
-	switch policy.Kind {
-	case layout.Internal:
-		add(s.mark()...)
-		choose(false)
-	case layout.InternalLocal:
-		add(s.mark()...)
-		choose(true)
-	case layout.External:
-		add(nft.Rule{nft.Jump(layout.MarkChain)})
-		everywhere()
-	case layout.ExternalFallback:
-		podsEverywhere()
-		add(nft.Rule{nft.Jump(layout.MarkChain)})
-		everywhere()
-	case layout.ExternalLocal:
-		podsEverywhere()
-		add(nft.Rule{nft.AddressLocal{Of: nft.Source}, nft.Jump(layout.MarkChain)})
-		everywhere(nft.AddressLocal{Of: nft.Source})
-		switch {
-		case policy.Router:
-		case policy.Local == 0:
-			add(notLocal...)
-		default:
-			choose(true)
-		}
-	}
-	return chain
-}
-
 // FollowChains declares the chains that look for the client's entry, if several ports of the Service have affinity. For
 // each rule that looks something up in an affinity map, the kernel goes through all entries of the map. So what often
 // changes for all ports at once is in other chains: which chain chooses, and whose connections are masqueraded.
@@ -227,8 +168,8 @@ func (p *Port) follow(f nft.Family, local bool) (rules []nft.Rule) {
 	return rules
 }
 
-// choose sends the clients that match who to an endpoint of a list: to the one in their entry, or to any.
-func (p *Port) choose(f nft.Family, choices Choices, local bool, who []nft.Stmt) (rules []nft.Rule) {
+// Choose sends the clients that match who to an endpoint of a list: to the one in their entry, or to any.
+func (p *Port) Choose(f nft.Family, choices Choices, local bool, who []nft.Stmt) (rules []nft.Rule) {
 	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
 	follow := p.follow(f, local)
 	if p.Several && len(follow) > 0 {

@@ -1,10 +1,11 @@
 // Package affinity makes the chains and sets of session affinity, and says which affinity entries are wrong.
 //
-// Next makes a Port from the one before and the facts about a Service port. FollowChains, UpdateChain and PolicyChain
-// return its chains, and Lists has the endpoints that entries may name. Compare says what a change of a Port means:
+// Next makes a Port from the one before and the facts about a Service port. FollowChains and UpdateChain
+// return its chains, Choose returns the rules of policies, and Lists has the endpoints that entries may name. Compare
+// says what a change of a Port means:
 //
 //	port := before.Next(facts, number)
-//	chains := append(port.FollowChains(family), port.UpdateChain(settings), port.PolicyChain(settings, policy, ...))
+//	chains := append(port.FollowChains(family), port.UpdateChain(settings))
 //	change := before.Compare(&port)
 //
 // Packets make affinity entries, not commits. When an endpoint leaves, entries that name it stay, and it takes long to
