@@ -137,7 +137,10 @@ func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte 
 		b = append(b, " counter packets 0 bytes 0"...)
 	}
 	if el.Life != nil {
-		b = el.Life.appendText(b)
+		b = append(append(b, " timeout "...), DurationText(el.Life.Timeout)...)
+		if el.Life.Expires != 0 {
+			b = append(append(b, " expires "...), DurationText(el.Life.Expires)...)
+		}
 	}
 	if comment := PlainComment(el.Comment); comment != "" {
 		b = append(b, ` comment "`...)
@@ -151,14 +154,6 @@ func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte 
 		}
 	case len(w.set.Data) > 0:
 		b = appendFields(append(b, " : "...), w.family, w.set.Data, el.Data, "")
-	}
-	return b
-}
-
-func (l *Life) appendText(b []byte) []byte {
-	b = append(append(b, " timeout "...), DurationText(l.Timeout)...)
-	if l.Expires != 0 {
-		b = append(append(b, " expires "...), DurationText(l.Expires)...)
 	}
 	return b
 }

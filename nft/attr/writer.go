@@ -77,13 +77,7 @@ func (w *Writer) Name(typ uint16, value string) {
 // Addr writes an IPv4 or IPv6 address.
 func (w *Writer) Addr(typ uint16, addr netip.Addr) {
 	w.Head(typ, addr.BitLen()/8)
-	if addr.Is4() {
-		b := addr.As4()
-		w.Buf = append(w.Buf, b[:]...)
-	} else if addr.Is6() {
-		b := addr.As16()
-		w.Buf = append(w.Buf, b[:]...)
-	}
+	w.Buf, _ = addr.WithZone("").AppendBinary(w.Buf) // it returns no error
 }
 
 // Uint8 writes a number of one byte.

@@ -240,7 +240,14 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	for name := range j.elements {
 		if !j.waits(j.Table.Sets[name] != nil) {
 			j.pendingSet(name, have, want)
-			j.pendingElements(name, have, want)
+			for key, old := range j.elements[name] {
+				if old != nil {
+					have.Sets[name].Map[key] = *old
+				}
+				if element, ok := j.Table.Elements(name)[key]; ok {
+					want.Sets[name].Map[key] = element
+				}
+			}
 		}
 	}
 	for name, old := range j.chains {
@@ -271,17 +278,6 @@ func (j *Journal) pendingSet(name string, have, want *nft.Table) {
 	}
 	if present && want.Sets[name] == nil {
 		want.Sets[name] = &nft.Elements{Set: now.Set, Map: make(map[string]nft.Element)}
-	}
-}
-
-func (j *Journal) pendingElements(name string, have, want *nft.Table) {
-	for key, old := range j.elements[name] {
-		if old != nil {
-			have.Sets[name].Map[key] = *old
-		}
-		if element, ok := j.Table.Elements(name)[key]; ok {
-			want.Sets[name].Map[key] = element
-		}
 	}
 }
 

@@ -151,11 +151,13 @@ func (m *Monitor) parse(b []byte) (finished *change.ForeignChange) {
 		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
 			return
 		}
-		if typ := r.Type & 0xff; typ == unix.NFT_MSG_NEWGEN {
-			finished = m.finish(r.Attributes())
-		} else {
+		if typ := r.Type & 0xff; typ != unix.NFT_MSG_NEWGEN {
 			m.add(typ, &r)
+			return
 		}
+		finished = new(m.now)
+		finished.Generation, finished.PID, finished.Program = wire.DecodeGeneration(r.Attributes())
+		m.now, m.size = change.ForeignChange{}, 0
 	})
 	return finished
 }
@@ -172,12 +174,4 @@ func (m *Monitor) add(typ uint16, r *attr.Reply) {
 		return
 	}
 	m.now.Events = append(m.now.Events, wire.DecodeEvent(typ, f, slices.Clone(attrs)))
-}
-
-// finish ends a commit.
-func (m *Monitor) finish(b []byte) *change.ForeignChange {
-	foreign := m.now
-	m.now, m.size = change.ForeignChange{}, 0
-	foreign.Generation, foreign.PID, foreign.Program = wire.DecodeGeneration(b)
-	return &foreign
 }

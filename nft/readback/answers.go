@@ -34,7 +34,9 @@ type Answers struct {
 func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 	a := &Answers{tables: tables, atNode: make(map[nft.Family]bool)}
 	for f, table := range tables {
-		a.atNode[f] = nodePortsAnywhere(table)
+		a.atNode[f] = slices.ContainsFunc(table.Rules(layout.ServicesChain), func(r nft.Rule) bool { // at every address
+			return slices.Contains(r.Typed(f), nft.Stmt(nft.AddressLocal{Of: nft.Destination}))
+		})
 		for _, addr := range local {
 			_, named := table.Elements(layout.NodePortAddressesSet)[nft.AddrKey(addr)]
 			a.atNode[f] = a.atNode[f] || named
@@ -44,13 +46,6 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 		a.Total++
 	}
 	return a
-}
-
-// nodePortsAnywhere reports whether a table serves node ports at every address of the node.
-func nodePortsAnywhere(t *nft.Table) bool {
-	return slices.ContainsFunc(t.Rules(layout.ServicesChain), func(r nft.Rule) bool {
-		return slices.Contains(r.Typed(t.Family), nft.Stmt(nft.AddressLocal{Of: nft.Destination}))
-	})
 }
 
 // Of returns the answer of a frontend.

@@ -102,8 +102,11 @@ func (e *encoder) oneElement(s *elementShape, el *nft.KeyedElement, key, keyEnd 
 	case el.Data != "":
 		e.value(unix.NFTA_SET_ELEM_DATA, el.Data)
 	}
-	if el.Life != nil {
-		e.life(el.Life)
+	if l := el.Life; l != nil {
+		e.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(l.Timeout/time.Millisecond))
+		if l.Expires != 0 {
+			e.Uint64(unix.NFTA_SET_ELEM_EXPIRATION, uint64(l.Expires/time.Millisecond))
+		}
 	}
 	if el.Comment != "" || open {
 		e.elementUserdata(el.Comment, open)
@@ -151,13 +154,6 @@ func (e *encoder) verdict(v *nft.Verdict) {
 	}
 	e.Close(verdict)
 	e.Close(at)
-}
-
-func (e *encoder) life(l *nft.Life) {
-	e.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(l.Timeout/time.Millisecond))
-	if l.Expires != 0 {
-		e.Uint64(unix.NFTA_SET_ELEM_EXPIRATION, uint64(l.Expires/time.Millisecond))
-	}
 }
 
 // elementUserdata is the element's comment and the mark of a range without an end, which only nft

@@ -39,8 +39,10 @@ func (e *encoder) setDefinition(s *nft.Set) {
 	e.description(s)
 	e.Uint32(unix.NFTA_SET_ID, e.setID)
 	e.Bytes(unix.NFTA_SET_USERDATA, setUserdata(s, e.family))
-	if s.Counters {
-		e.counter()
+	if s.Counters { // the kernel gives each element a counter
+		b, err := expr.Marshal(byte(e.family), &expr.Counter{})
+		e.fail(err)
+		e.Bytes(attrSetExpr|unix.NLA_F_NESTED, string(b))
 	}
 }
 
@@ -61,15 +63,6 @@ func (e *encoder) description(s *nft.Set) {
 		e.Close(concat)
 	}
 	e.Close(at)
-}
-
-// counter makes the kernel give each element a counter.
-func (e *encoder) counter() {
-	b, err := expr.Marshal(byte(e.family), &expr.Counter{})
-	if err != nil {
-		e.fail(err)
-	}
-	e.Bytes(attrSetExpr|unix.NLA_F_NESTED, string(b))
 }
 
 func setFlags(s *nft.Set) (flags uint32) {
