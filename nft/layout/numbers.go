@@ -63,7 +63,7 @@ func HoldsLists(set string) bool {
 		strings.HasPrefix(set, AddressesPrefix)
 }
 
-// InList returns the number of the shared or joint list that an element belongs to, and of which of its two lists it is.
+// InList returns the number of the shared or joint list that an element belongs to, and which of the two lists it is.
 func InList(set, key string) (number uint32, local, ok bool) {
 	if ok = len(key) >= 4 && (HoldsLists(set) || strings.HasPrefix(set, PortsPrefix)); ok {
 		number, local, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))

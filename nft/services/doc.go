@@ -11,8 +11,8 @@
 //	ruleset.Committed()           // if there was no error
 //
 // [Ruleset.Want] returns the complete tables, for a dry run or for a comparison with the kernel.
-// [Ruleset.TouchedFrontends] says which endpoints may keep connections to a frontend, [Ruleset.Conflicts] which Services
-// ask for the same frontend.
+// [Ruleset.TouchedFrontends] says which endpoints may keep connections to a frontend, [Ruleset.Conflicts] which
+// Services ask for the same frontend.
 //
 // The package opens no socket. Names and keys come from package layout. Package lists writes endpoint lists, package
 // affinity makes the chains of session affinity. Package readback reads tables back as Services.
