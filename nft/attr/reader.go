@@ -156,6 +156,14 @@ func Uint32(value []byte) uint32 {
 	return binary.BigEndian.Uint32(value)
 }
 
+// Uint64 is the function Uint32 for eight bytes.
+func Uint64(value []byte) uint64 {
+	if len(value) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(value)
+}
+
 // Find returns the value of the first attribute of a type; nil if there is none.
 func Find(b []byte, typ uint16) []byte {
 	list := Reader{b: b}

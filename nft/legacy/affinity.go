@@ -180,10 +180,10 @@ const (
 	proxyEndpoint = "endpoint-"
 )
 
-// proxyClient reads an element of a set of clients.
-func proxyClient(element []byte) netip.Addr {
-	client, _ := netip.AddrFromSlice(attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-	return client
+// keyAddress returns the address that is the key of an element.
+func keyAddress(element []byte) netip.Addr {
+	addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
+	return addr
 }
 
 // A proxyPort tells a Service port of the nftables mode by the name that chains and sets have.

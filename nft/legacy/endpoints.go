@@ -216,12 +216,8 @@ func present(err error) error {
 
 // rulesOf reads the rules of a chain.
 func (t *nfTable) rulesOf(ctx context.Context, k *kernel.Client, name string) (rules []rule, err error) {
-	err = k.Dump(ctx, unix.NFT_MSG_GETRULE, t.family, func(w *attr.Writer) {
-		w.Name(unix.NFTA_RULE_TABLE, t.rules.table)
-		w.Name(unix.NFTA_RULE_CHAIN, name)
-	}, func(r attr.Reply) {
-		list := attr.NewReader(r.Attributes())
-		if rule := decodeRule(&list, t.family); rule.chain == name && rule.table == t.rules.table {
+	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, name, func(b []byte) {
+		if rule := decodeRule(b, t.family); rule.chain == name && rule.table == t.rules.table {
 			rules = append(rules, rule.rule)
 		}
 	})
@@ -230,14 +226,9 @@ func (t *nfTable) rulesOf(ctx context.Context, k *kernel.Client, name string) (r
 
 // elements calls each with every element of a set.
 func (t *nfTable) elements(ctx context.Context, k *kernel.Client, set string, each func(element []byte)) error {
-	return t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set, func(list *attr.Reader) {
-		for list.Next() {
-			if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				continue
-			}
-			for elements := list.Nested(); elements.Next(); {
-				each(elements.Value)
-			}
+	return t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set, func(b []byte) {
+		for elements := attr.NewReader(attr.Find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)); elements.Next(); {
+			each(elements.Value)
 		}
 	})
 }
@@ -336,18 +327,9 @@ func (r *Reader) keep(t *nfTable, name string, c choice) {
 // readSetHandles reads the handles of the table's anonymous sets.
 func (t *nfTable) readSetHandles(ctx context.Context, k *kernel.Client) (handles map[string]uint64, err error) {
 	handles = make(map[string]uint64)
-	err = t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
-		name, handle := "", uint64(0)
-		for list.Next() {
-			switch list.Type {
-			case unix.NFTA_SET_NAME:
-				name = list.Name()
-			case setHandle:
-				handle = list.Uint64()
-			}
-		}
-		if strings.HasPrefix(name, "__") {
-			handles[name] = handle
+	err = t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(b []byte) {
+		if name := attr.Name(attr.Find(b, unix.NFTA_SET_NAME)); strings.HasPrefix(name, "__") {
+			handles[name] = attr.Uint64(attr.Find(b, setHandle))
 		}
 	})
 	return handles, err

@@ -124,11 +124,4 @@ func serviceOfChain(chain string) string {
 	return names[0] + "/" + names[1] + ":" + names[3]
 }
 
-// A nodePort is a node port in the ipsets of one family.
-type nodePort struct {
-	family   tracker.Family
-	protocol tracker.Protocol
-	port     uint16
-}
-
 var protocolNumbers = map[string]tracker.Protocol{"tcp": tracker.TCP, "udp": tracker.UDP, "sctp": tracker.SCTP}

@@ -187,7 +187,7 @@ func TestClassifyServers(t *testing.T) {
 		server("tcp", "203.0.113.1:30080", 0, 1, false),
 	}, map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("10.96.0.10"): true,
 		netip.MustParseAddr("fd00:10:96::a"): true},
-		map[nodePort]bool{{tracker.IPv4, tracker.TCP, 30080}: true})
+		map[tracker.Frontend]bool{tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): true})
 	var frontends, foreign []string
 	for _, f := range sorted(p.Frontends) {
 		frontends = append(frontends, f.String())
@@ -232,11 +232,11 @@ add KUBE-NODE-PORT-SCTP-HASH 192.0.2.1,sctp:30081
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[nodePort]bool{
-		{tracker.IPv4, tracker.TCP, 30080}: true, {tracker.IPv4, tracker.TCP, 30443}: true,
-		{tracker.IPv6, tracker.UDP, 30053}: true, {tracker.IPv4, tracker.SCTP, 30081}: true,
+	want := map[tracker.Frontend]bool{
+		tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): true, tracker.NodePort(tracker.IPv4, tracker.TCP, 30443): true,
+		tracker.NodePort(tracker.IPv6, tracker.UDP, 30053): true, tracker.NodePort(tracker.IPv4, tracker.SCTP, 30081): true,
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(nodePort{})); diff != "" {
+	if diff := cmp.Diff(want, got, compareAddr); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -61,20 +61,31 @@ func readSets() (sets []Set, err error) {
 	if _, err := os.Stat(ipsetModule); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	c, err := dialNetfilter()
+	c, err := dial(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	r := newRequest(ipSets|ipsetCmdList, nft.IP)
-	r.Uint8(ipsetAttrProto, ipsetProtocol)
-	r.Uint32(ipsetAttrFlags, ipsetListHeader)
-	err = r.send(c, netlink.Dump, func(list *attr.Reader) {
-		if s := decodeSet(list); proxySets.MatchString(s.Name) {
+	err = aboutSet(c, ipsetCmdList, netlink.Dump, "", func(b []byte) {
+		if s := decodeSet(b); proxySets.MatchString(s.Name) {
 			sets = append(sets, s)
 		}
 	})
 	return sets, err
+}
+
+// aboutSet sends a request about a set, or without a name about all, of which it lists no elements.
+func aboutSet(c *netlink.Conn, command netlink.HeaderType, flags netlink.HeaderFlags, name string,
+	each func([]byte)) error {
+	var w attr.Writer
+	w.Netfilter(nft.IP, 0)
+	w.Uint8(ipsetAttrProto, ipsetProtocol)
+	if name == "" {
+		w.Uint32(ipsetAttrFlags, ipsetListHeader)
+	} else {
+		w.Name(ipsetAttrName, name)
+	}
+	return execute(c, unix.NFNL_SUBSYS_IPSET<<8|command, flags, w.Buf, each)
 }
 
 // nodePortSets matches the ipsets that hold node ports, with their protocol.
@@ -82,35 +93,26 @@ var nodePortSets = regexp.MustCompile(`^KUBE-(6-)?NODE-PORT-(TCP|UDP|SCTP)(-HASH
 
 // readNodePorts lists the node ports in ipsets of these names. The sets of node ports with external
 // policy Local are parts of these.
-func readNodePorts(sets []Set) (map[nodePort]bool, error) {
-	c, err := dialNetfilter()
+func readNodePorts(sets []Set) (map[tracker.Frontend]bool, error) {
+	c, err := dial(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	found := make(map[nodePort]bool)
+	found := make(map[tracker.Frontend]bool)
 	for _, set := range sets {
 		m := nodePortSets.FindStringSubmatch(set.Name)
 		if m == nil {
 			continue
 		}
-		port := nodePort{family: tracker.IPv4, protocol: protocolNumbers[strings.ToLower(m[2])]}
+		family, protocol := tracker.IPv4, protocolNumbers[strings.ToLower(m[2])]
 		if m[1] != "" {
-			port.family = tracker.IPv6
+			family = tracker.IPv6
 		}
-		r := newRequest(ipSets|ipsetCmdList, nft.IP)
-		r.Uint8(ipsetAttrProto, ipsetProtocol)
-		r.Name(ipsetAttrName, set.Name)
-		err = errors.Join(err, r.send(c, netlink.Dump, func(list *attr.Reader) {
-			for list.Next() {
-				if list.Type != ipsetAttrADT {
-					continue
-				}
-				for elements := list.Nested(); elements.Next(); {
-					if value := attr.Find(elements.Value, ipsetAttrPort); len(value) == 2 {
-						port.port = binary.BigEndian.Uint16(value)
-						found[port] = true
-					}
+		err = errors.Join(err, aboutSet(c, ipsetCmdList, netlink.Dump, set.Name, func(b []byte) {
+			for elements := attr.NewReader(attr.Find(b, ipsetAttrADT)); elements.Next(); {
+				if value := attr.Find(elements.Value, ipsetAttrPort); len(value) == 2 {
+					found[tracker.NodePort(family, protocol, binary.BigEndian.Uint16(value))] = true
 				}
 			}
 		}))
@@ -119,23 +121,10 @@ func readNodePorts(sets []Set) (map[nodePort]bool, error) {
 }
 
 // decodeSet reads a set from the attributes of IPSET_CMD_LIST.
-func decodeSet(list *attr.Reader) (s Set) {
-	for list.Next() {
-		switch list.Type {
-		case ipsetAttrName:
-			s.Name = list.Name()
-		case ipsetAttrData:
-			for header := list.Nested(); header.Next(); {
-				switch header.Type {
-				case ipsetAttrCount:
-					s.Elements = int(header.Uint32())
-				case ipsetAttrRefs:
-					s.References = int(header.Uint32())
-				}
-			}
-		}
-	}
-	return s
+func decodeSet(b []byte) Set {
+	header := attr.Find(b, ipsetAttrData)
+	return Set{attr.Name(attr.Find(b, ipsetAttrName)), int(attr.Uint32(attr.Find(header, ipsetAttrCount))),
+		int(attr.Uint32(attr.Find(header, ipsetAttrRefs)))}
 }
 
 // destroySets destroys kube-proxy's ipsets, except those that rules still use. It waits, because
@@ -152,16 +141,13 @@ func destroySets(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list ipsets: %w", err)
 	}
-	c, err := dialNetfilter()
+	c, err := dial(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	for _, s := range slices.DeleteFunc(sets, used) {
-		r := newRequest(ipSets|ipsetCmdDestroy, nft.IP)
-		r.Uint8(ipsetAttrProto, ipsetProtocol)
-		r.Name(ipsetAttrName, s.Name)
-		switch refused := r.send(c, netlink.Acknowledge, nil); {
+		switch refused := aboutSet(c, ipsetCmdDestroy, netlink.Acknowledge, s.Name, nil); {
 		case errors.Is(refused, ipsetErrBusy):
 			err = errors.Join(err, fmt.Errorf("ipset %s: a rule of another program uses it", s.Name))
 		case refused != nil && !errors.Is(refused, unix.ENOENT):

@@ -121,12 +121,8 @@ const serversFile = "/proc/thread-self/net/ip_vs"
 // hasServers reports whether a list in the form of serversFile has virtual servers by address: their lines begin with
 // the protocol.
 func hasServers(list []byte) bool {
-	for _, protocol := range []string{"\nTCP ", "\nUDP ", "\nSCTP "} {
-		if bytes.Contains(list, []byte(protocol)) {
-			return true
-		}
-	}
-	return false
+	return bytes.Contains(list, []byte("\nTCP ")) || bytes.Contains(list, []byte("\nUDP ")) ||
+		bytes.Contains(list, []byte("\nSCTP "))
 }
 
 // readServers lists the virtual servers by address; those by firewall mark have none.
@@ -177,7 +173,7 @@ func readIPVS() (p Part, err error) {
 	if p.Sets, err = readSets(); err != nil {
 		return p, fmt.Errorf("ipsets: %w", err)
 	}
-	var nodePorts map[nodePort]bool
+	var nodePorts map[tracker.Frontend]bool
 	if len(all) > 0 && len(p.Sets) > 0 {
 		if nodePorts, err = readNodePorts(p.Sets); err != nil {
 			return p, fmt.Errorf("ipsets: %w", err)
@@ -189,21 +185,21 @@ func readIPVS() (p Part, err error) {
 
 // addServers tells kube-proxy's virtual servers from those of others, and lists the frontends of those
 // that take new connections.
-func (p *Part) addServers(all []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) {
+func (p *Part) addServers(all []Server, addrs map[netip.Addr]bool, nodePorts map[tracker.Frontend]bool) {
 	seen := make(map[tracker.Frontend]bool)
 	for _, server := range all {
 		at := tracker.Frontend{Address: server.Frontend.Addr(), Protocol: protocolNumbers[server.Protocol],
 			Port: server.Frontend.Port()}
 		if atNode := !addrs[at.Address]; atNode {
-			family := tracker.FamilyOf(at.Address)
-			if server.foreign || !nodePorts[nodePort{family, at.Protocol, at.Port}] {
+			nodePort := tracker.NodePort(tracker.FamilyOf(at.Address), at.Protocol, at.Port)
+			if server.foreign || !nodePorts[nodePort] {
 				p.OtherServers = append(p.OtherServers, server)
 				continue
 			}
 			if len(server.open) > 0 && !slices.Contains(p.NodePortsAt, at.Address) {
 				p.NodePortsAt = append(p.NodePortsAt, at.Address)
 			}
-			at = tracker.NodePort(family, at.Protocol, at.Port)
+			at = nodePort
 		}
 		p.Servers = append(p.Servers, server)
 		if len(server.open) > 0 && !seen[at] {

@@ -41,8 +41,6 @@ const (
 	ipvsDestFamily   = 11
 
 	ipvsMasquerade = 0 // IP_VS_CONN_F_MASQ, the forwarding method of all destinations of kube-proxy's
-
-	genericHeader = 4 // of a message to a generic family: the command, its version, and two bytes
 )
 
 // An ipvsSocket sends to ip_vs.
@@ -58,31 +56,21 @@ func dialIPVS() (*ipvsSocket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ip_vs: %w", err)
 	}
-	c, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{MessageBufferSize: receiveBuffer})
+	c, err := dial(unix.NETLINK_GENERIC)
 	if err != nil {
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
+		return nil, err
 	}
 	return &ipvsSocket{c, netlink.HeaderType(family.ID)}, nil
 }
 
 // list sends a request and calls each with the attributes of every message of the answer.
 func (c *ipvsSocket) list(request []byte, each func([]byte)) error {
-	replies, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: c.family, Flags: netlink.Request | netlink.Dump}, Data: request,
-	})
-	for _, m := range replies {
-		if len(m.Data) >= genericHeader {
-			each(m.Data[genericHeader:])
-		}
-	}
-	return err
+	return execute(c.Conn, c.family, netlink.Dump, request, each)
 }
 
 // change sends a message that changes something. A server or destination that is gone is no error.
 func (c *ipvsSocket) change(request []byte) error {
-	_, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: c.family, Flags: netlink.Request | netlink.Acknowledge}, Data: request,
-	})
+	err := execute(c.Conn, c.family, netlink.Acknowledge, request, nil)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
 		return nil
 	}

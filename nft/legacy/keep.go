@@ -22,7 +22,7 @@ const keptChain = "kept-by-kube-nft"
 // chains, and restarts on another dataplane when that changes (felix/nftables/utils.go).
 func Keep(ctx context.Context) error {
 	t := &nfTable{family: nft.IP, rules: ruleset{table: ProxyTable}}
-	if err := commit(ctx, foreignMessages(t.kept()), 0); err != nil {
+	if err := commit(ctx, t.kept(), 0); err != nil {
 		return fmt.Errorf("keep table ip %s: %w", ProxyTable, err)
 	}
 	return nil
@@ -43,18 +43,16 @@ func DropKept(ctx context.Context) (dropped bool, err error) {
 	if _, err := t.readChains(ctx, k); err != nil || !t.isKept() {
 		return false, err
 	}
-	if err := commit(ctx, foreignMessages([]*request{t.request(unix.NFT_MSG_DELTABLE)}), generation); err != nil {
+	table := []nft.ForeignMessage{t.message(unix.NFT_MSG_DELTABLE, "", 0)}
+	if err := commit(ctx, table, generation); err != nil {
 		return false, fmt.Errorf("delete table ip %s: %w", ProxyTable, err)
 	}
 	return true, nil
 }
 
 // kept returns the messages that make the table and the chain, if they are not there.
-func (t *nfTable) kept() []*request {
-	table, chain := t.request(unix.NFT_MSG_NEWTABLE), t.request(unix.NFT_MSG_NEWCHAIN)
-	chain.Name(unix.NFTA_CHAIN_NAME, keptChain)
-	table.flags, chain.flags = unix.NLM_F_CREATE, unix.NLM_F_CREATE
-	return []*request{table, chain}
+func (t *nfTable) kept() []nft.ForeignMessage {
+	return []nft.ForeignMessage{t.message(unix.NFT_MSG_NEWTABLE, "", 0), t.message(unix.NFT_MSG_NEWCHAIN, keptChain, 0)}
 }
 
 // keeps reports whether the table has to stay.

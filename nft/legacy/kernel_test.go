@@ -310,9 +310,8 @@ func TestOneTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRequest(nfTables|unix.NFT_MSG_NEWTABLE, nft.IP)
-	r.Name(unix.NFTA_TABLE_NAME, "ours")
-	ours := nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_CREATE, Data: r.Buf}
+	table := nfTable{family: nft.IP, rules: ruleset{table: "ours"}}
+	ours := table.message(unix.NFT_MSG_NEWTABLE, "", 0)
 	if err := commit(t.Context(), append([]nft.ForeignMessage{ours}, messages...), generation); err != nil {
 		t.Fatal(err)
 	}

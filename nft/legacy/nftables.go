@@ -1,7 +1,6 @@
 package legacy
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -52,13 +51,6 @@ func (t *nfTable) backend() Backend {
 	return Compat
 }
 
-// request begins a message about the table; attribute 1 of every kind is the table's name.
-func (t *nfTable) request(command uint16) *request {
-	r := newRequest(nfTables|command, t.family)
-	r.Name(unix.NFTA_TABLE_NAME, t.rules.table)
-	return r
-}
-
 // readNFTables lists the tables of both nf_tables backends in the order of an inventory. It returns
 // the generation for which the list holds. It needs CAP_NET_ADMIN.
 func readNFTables(ctx context.Context, s scope) (tables []*nfTable, generation uint32, err error) {
@@ -97,12 +89,7 @@ func readNFTables(ctx context.Context, s scope) (tables []*nfTable, generation u
 // readTables reads the tables of both families.
 func readTables(ctx context.Context, k *kernel.Client, s scope) (tables []*nfTable, err error) {
 	for _, f := range nft.Families {
-		exist := map[string]uint64{} // with their handles
-		err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
-			if handle := attr.Find(r.Attributes(), tableHandle); len(handle) == 8 {
-				exist[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] = binary.BigEndian.Uint64(handle)
-			}
-		})
+		exist, err := tableHandles(ctx, k, f)
 		if err != nil {
 			return nil, err
 		}
@@ -125,22 +112,25 @@ func readTables(ctx context.Context, k *kernel.Client, s scope) (tables []*nfTab
 	return tables, nil
 }
 
-// dump calls each with the attributes of every object of a kind. set is the set whose elements are
-// listed, if that is the kind.
-func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set string,
-	each func(*attr.Reader)) (err error) {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
-		if set != "" {
-			w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
-		}
-	}
-	dumpErr := k.Dump(ctx, typ, t.family, which, func(r attr.Reply) {
-		list := attr.NewReader(r.Attributes())
-		each(&list)
-		err = cmp.Or(err, list.Err())
+// tableHandles lists the tables of a family with their handles.
+func tableHandles(ctx context.Context, k *kernel.Client, f nft.Family) (map[string]uint64, error) {
+	handles := map[string]uint64{}
+	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
+		handles[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] =
+			attr.Uint64(attr.Find(r.Attributes(), tableHandle))
 	})
-	return cmp.Or(dumpErr, err)
+	return handles, err
+}
+
+// dump calls each with the attributes of every object of a kind. of is the set whose elements are listed, or the chain
+// whose rules are, if that is the kind; kernels that do not know the chain list all rules of the table.
+func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, of string, each func([]byte)) error {
+	return k.Dump(ctx, typ, t.family, func(w *attr.Writer) {
+		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
+		if of != "" {
+			w.Name(unix.NFTA_RULE_CHAIN, of) // attribute 2, as NFTA_SET_ELEM_LIST_SET
+		}
+	}, func(r attr.Reply) { each(r.Attributes()) })
 }
 
 // read fills in what the table contains.
@@ -157,8 +147,8 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 		chains[t.rules.chains[i].name] = &t.rules.chains[i]
 	}
 	known := map[string]uint32{} // how many rules use each chain
-	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, "", func(list *attr.Reader) {
-		r := decodeRule(list, t.family)
+	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, "", func(b []byte) {
+		r := decodeRule(b, t.family)
 		place := chains[r.chain]
 		if r.table != t.rules.table || place == nil {
 			return
@@ -191,11 +181,11 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 
 // readChains lists the chains. It returns how often each is used: its rules, and what leads to it.
 func (t *nfTable) readChains(ctx context.Context, k *kernel.Client) (uses []uint32, err error) {
-	err = t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(list *attr.Reader) {
-		table, found, use := decodeChain(list)
-		if table == t.rules.table {
-			t.rules.chains = append(t.rules.chains, found)
-			uses = append(uses, use)
+	err = t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(b []byte) {
+		if attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE)) == t.rules.table {
+			name, base := attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME)), attr.Find(b, unix.NFTA_CHAIN_HOOK) != nil
+			t.rules.chains = append(t.rules.chains, chain{name: name, base: base})
+			uses = append(uses, attr.Uint32(attr.Find(b, unix.NFTA_CHAIN_USE)))
 		}
 	})
 	return uses, err
@@ -204,12 +194,9 @@ func (t *nfTable) readChains(ctx context.Context, k *kernel.Client) (uses []uint
 // readSets lists the named sets and maps with the number of their elements, and the frontends and the
 // entries of session affinity among these.
 func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
-	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
-		for list.Next() {
-			// anonymous: part of a rule
-			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") {
-				t.sets = append(t.sets, Set{Name: name})
-			}
+	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(b []byte) {
+		if name := attr.Name(attr.Find(b, unix.NFTA_SET_NAME)); !strings.HasPrefix(name, "__") { // anonymous: part of a rule
+			t.sets = append(t.sets, Set{Name: name})
 		}
 	})
 	dump := func(set *Set) {
@@ -219,7 +206,7 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 		err = errors.Join(err, t.elements(ctx, k, set.Name, func(element []byte) {
 			set.Elements++
 			t.addElement(set.Name, element)
-			if e := (AffinityEntry{at, proxyClient(element), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
+			if e := (AffinityEntry{at, keyAddress(element), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
 				len(t.entries) < maxEntries {
 				t.entries = append(t.entries, e)
 			}
@@ -239,40 +226,20 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 func (t *nfTable) addElement(set string, element []byte) {
 	if at, ok := elementFrontend(t.family, set, element); ok {
 		t.frontends = append(t.frontends, at)
-		t.recordPort(at.Frontend, element)
+		t.recordPort(at)
 	}
 	if set == proxyNodeAddresses {
-		addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-		t.nodePortsAt = append(t.nodePortsAt, addr)
+		t.nodePortsAt = append(t.nodePortsAt, keyAddress(element))
 	}
 }
 
 // recordPort records the frontend of an element that leads to a chain of a Service port: of several the
 // cluster IP, which no other Service can have.
-func (t *nfTable) recordPort(at tracker.Frontend, element []byte) {
-	verdict := attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VERDICT)
-	chain := attr.Name(attr.Find(verdict, unix.NFTA_VERDICT_CHAIN))
-	port := proxyPortOf(chain)
-	if _, known := t.ports[port]; !known || strings.HasPrefix(chain, "service-") || strings.HasPrefix(chain, "local-") {
-		t.ports[port] = at
+func (t *nfTable) recordPort(at Frontend) {
+	port := proxyPortOf(at.leads)
+	if _, known := t.ports[port]; !known || roleOf(at.leads) == clusterRole || roleOf(at.leads) == localRole {
+		t.ports[port] = at.Frontend
 	}
-}
-
-// decodeChain reads a chain from the attributes of NFT_MSG_NEWCHAIN, and how often it is used.
-func decodeChain(list *attr.Reader) (table string, c chain, use uint32) {
-	for list.Next() {
-		switch list.Type {
-		case unix.NFTA_CHAIN_TABLE:
-			table = list.Name()
-		case unix.NFTA_CHAIN_NAME:
-			c.name = list.Name()
-		case unix.NFTA_CHAIN_HOOK:
-			c.base = true
-		case unix.NFTA_CHAIN_USE:
-			use = list.Uint32()
-		}
-	}
-	return table, c, use
 }
 
 // A wireRule is a rule as nf_tables lists it.
@@ -283,24 +250,13 @@ type wireRule struct {
 }
 
 // decodeRule reads a rule of family f from the attributes of NFT_MSG_NEWRULE.
-func decodeRule(list *attr.Reader, f nft.Family) (r wireRule) {
-	reader := ruleReader{rule: rule{plain: true}, family: f}
-	for list.Next() {
-		switch list.Type {
-		case unix.NFTA_RULE_TABLE:
-			r.table = list.Name()
-		case unix.NFTA_RULE_CHAIN:
-			r.chain = list.Name()
-		case unix.NFTA_RULE_HANDLE:
-			r.handle = list.Uint64()
-		case unix.NFTA_RULE_EXPRESSIONS:
-			for expressions := list.Nested(); expressions.Next(); {
-				reader.add(expressions.Value)
-			}
-		}
+func decodeRule(b []byte, f nft.Family) wireRule {
+	r := ruleReader{rule: rule{plain: true}, family: f}
+	for expressions := attr.NewReader(attr.Find(b, unix.NFTA_RULE_EXPRESSIONS)); expressions.Next(); {
+		r.add(expressions.Value)
 	}
-	r.rule = reader.rule
-	return r
+	return wireRule{attr.Name(attr.Find(b, unix.NFTA_RULE_TABLE)), attr.Name(attr.Find(b, unix.NFTA_RULE_CHAIN)),
+		attr.Uint64(attr.Find(b, unix.NFTA_RULE_HANDLE)), r.rule}
 }
 
 // A ruleReader reads a rule expression by expression: a payload or a meta expression loads what the next

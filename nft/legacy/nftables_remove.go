@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -23,22 +24,37 @@ func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage,
 		return nil, 0, fmt.Errorf("read nf_tables: %w", err)
 	}
 	for _, t := range tables {
-		messages = append(messages, foreignMessages(t.removal(sel))...)
+		messages = append(messages, t.removal(sel)...)
 	}
 	return messages, generation, nil
 }
 
-// foreignMessages returns the requests as messages of a transaction.
-func foreignMessages(requests []*request) (messages []nft.ForeignMessage) {
-	for _, r := range requests {
-		messages = append(messages, nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_REQUEST | r.flags, Data: r.Buf})
+// message returns a message of a transaction about the table, about one of its chains, or about the rules of the chain:
+// about all of them, if it has no handle.
+func (t *nfTable) message(command uint16, chain string, handle uint64) nft.ForeignMessage {
+	m := nft.ForeignMessage{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | command, Flags: unix.NLM_F_REQUEST}
+	var w attr.Writer
+	w.Netfilter(t.family, 0)
+	w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
+	switch command {
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		w.Name(unix.NFTA_CHAIN_NAME, chain)
+	case unix.NFT_MSG_DELRULE:
+		w.Name(unix.NFTA_RULE_CHAIN, chain)
+		if handle != 0 {
+			w.Uint64(unix.NFTA_RULE_HANDLE, handle)
+		}
 	}
-	return messages
+	if command == unix.NFT_MSG_NEWTABLE || command == unix.NFT_MSG_NEWCHAIN {
+		m.Flags |= unix.NLM_F_CREATE
+	}
+	m.Data = w.Buf
+	return m
 }
 
 // removal returns the messages that remove kube-proxy's share from the table: jumps first, then all
 // rules of kube-proxy's chains, since these refer to one another, then the chains.
-func (t *nfTable) removal(sel Selector) (requests []*request) {
+func (t *nfTable) removal(sel Selector) (messages []nft.ForeignMessage) {
 	if t.backend() == ProxyTables {
 		return t.proxyRemoval(sel)
 	}
@@ -47,53 +63,41 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 	}
 	gone := newRemoval(t.rules)
 	for _, j := range gone.jumps {
-		r := t.request(unix.NFT_MSG_DELRULE)
-		r.Name(unix.NFTA_RULE_CHAIN, j.Chain)
-		r.Uint64(unix.NFTA_RULE_HANDLE, t.handles[j.Chain][j.Rule-1])
-		requests = append(requests, r)
+		messages = append(messages, t.message(unix.NFT_MSG_DELRULE, j.Chain, t.handles[j.Chain][j.Rule-1]))
 	}
 	for _, c := range t.rules.chains {
 		if gone.actions[c.name] != keepChain && len(c.rules) > 0 {
-			requests = append(requests, t.flush(c.name))
+			messages = append(messages, t.message(unix.NFT_MSG_DELRULE, c.name, 0))
 		}
 	}
 	for _, c := range t.rules.chains {
 		if gone.actions[c.name] == deleteChain {
-			r := t.request(unix.NFT_MSG_DELCHAIN)
-			r.Name(unix.NFTA_CHAIN_NAME, c.name)
-			requests = append(requests, r)
+			messages = append(messages, t.message(unix.NFT_MSG_DELCHAIN, c.name, 0))
 		}
 	}
-	return requests
+	return messages
 }
 
 // proxyRemoval deletes a table of kube-proxy's nftables mode, or all that Keep does not keep of it; most of it is
 // its nat part. If the selector allows table filter but not nat, only the chains at filter hooks go, which can refuse
 // a packet.
-func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
+func (t *nfTable) proxyRemoval(sel Selector) (messages []nft.ForeignMessage) {
 	if sel.allowsTable(ProxyTables, t.family, "nat") {
-		requests = []*request{t.request(unix.NFT_MSG_DELTABLE)}
+		messages = append(messages, t.message(unix.NFT_MSG_DELTABLE, "", 0))
 		if t.keeps() {
-			requests = append(requests, t.kept()...)
+			messages = append(messages, t.kept()...)
 		}
-		return requests
+		return messages
 	}
 	if !sel.allowsTable(ProxyTables, t.family, "filter") {
 		return nil
 	}
 	for _, c := range t.rules.chains {
 		if c.base && strings.HasPrefix(c.name, "filter-") && len(c.rules) > 0 {
-			requests = append(requests, t.flush(c.name))
+			messages = append(messages, t.message(unix.NFT_MSG_DELRULE, c.name, 0))
 		}
 	}
-	return requests
-}
-
-// flush deletes all rules of a chain: a deletion of a rule without a handle.
-func (t *nfTable) flush(chain string) *request {
-	r := t.request(unix.NFT_MSG_DELRULE)
-	r.Name(unix.NFTA_RULE_CHAIN, chain)
-	return r
+	return messages
 }
 
 // removeNFTables removes kube-proxy's state from the selected nf_tables backends in one
