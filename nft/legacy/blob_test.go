@@ -232,8 +232,7 @@ func checkLaws(l *layout, hooks hookTable, data []byte, b *blob) error {
 	if err != nil {
 		return fmt.Errorf("decode what the removal left: %w", err)
 	}
-	rs := again.ruleset("nat")
-	if r := newRemoval(rs); !r.empty(rs) {
+	if r := newRemoval(again.ruleset("nat")); !r.empty() {
 		return fmt.Errorf("a second removal finds %v", r.actions)
 	}
 	return nil

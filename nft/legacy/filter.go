@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -51,38 +49,32 @@ const (
 // ReadTable returns the rules of a table of family f by chain, nil if there is no such table. The policy is the
 // last rule of a base chain. It makes the kernel load nothing.
 func ReadTable(ctx context.Context, f nft.Family, table string) (chains map[string][]Rule, err error) {
-	exist, err := tablesInUse(f)
-	if err != nil || !slices.Contains(exist, table) {
-		return nil, err
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s, err := openSocket(f)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	info, err := s.info(table)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s %s: %w", Xtables, f.NFT(), table, err)
-	}
-	if u32(info, 80) > largestTable {
-		return nil, fmt.Errorf("%s %s %s: %w", Xtables, f.NFT(), table, ErrTooLarge)
-	}
-	x, err := s.read(table)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s %s: %w", Xtables, f.NFT(), table, err)
-	}
-	chains = make(map[string][]Rule, len(x.rules.chains))
-	for _, c := range x.rules.chains {
-		list := make([]Rule, len(c.entries))
-		for i, e := range c.entries {
-			list[i] = e.conditions(s.layout)
+	err = eachXtable(ctx, f, []string{table}, "", func(s *socket, table string) error {
+		info, err := s.info(table)
+		if err != nil {
+			return err
 		}
-		chains[c.name] = list
-	}
-	return chains, nil
+		if u32(info, 80) > largestTable {
+			return ErrTooLarge
+		}
+		x, err := s.read(table)
+		if err != nil {
+			return err
+		}
+		chains = make(map[string][]Rule, len(x.rules.chains))
+		for _, c := range x.rules.chains {
+			list := make([]Rule, len(c.entries))
+			for i, e := range c.entries {
+				list[i] = e.conditions(s.layout)
+			}
+			chains[c.name] = list
+		}
+		return nil
+	})
+	return chains, err
 }
 
 // conditions returns the rule with its conditions. It keeps the entry's memory.

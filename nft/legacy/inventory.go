@@ -163,12 +163,13 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 		if !sel.allows(Xtables) || !allows(sel.Families, f) {
 			continue
 		}
-		failures = append(failures, explain(eachXtable(ctx, f, cmp.Or(n.Lock, LockFile), func(s *socket, table string) error {
-			if !sel.allowsTable(Xtables, f, table) {
-				return nil
-			}
-			return s.clean(ctx, table)
-		})))
+		failures = append(failures, explain(eachXtable(ctx, f, iptablesTables[:], cmp.Or(n.Lock, LockFile),
+			func(s *socket, table string) error {
+				if !sel.allowsTable(Xtables, f, table) {
+					return nil
+				}
+				return s.clean(ctx, table)
+			})))
 	}
 	if sel.allows(Compat) || sel.allows(ProxyTables) {
 		failures = append(failures, explain(removeNFTables(ctx, sel)))
@@ -181,13 +182,14 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 
 // xtablesParts reads the tables of ip_tables and ip6_tables that exist.
 func xtablesParts(ctx context.Context, s scope) (parts []Part, err error) {
+	names := iptablesTables[:]
+	if s.served() {
+		names = []string{"nat"}
+	}
 	for _, f := range nft.Families {
 		family := f.NFT()
 		var tables []Part
-		familyErr := eachXtable(ctx, f, "", func(socket *socket, table string) error {
-			if s.served() && table != "nat" {
-				return nil
-			}
+		familyErr := eachXtable(ctx, f, names, "", func(socket *socket, table string) error {
 			x, err := socket.read(table)
 			if err != nil {
 				return err

@@ -33,28 +33,17 @@ var errBusy = errors.New("other programs keep changing it; nothing was changed; 
 // return of its counters.
 var errCounters = errors.New("removed, but the counters of the other rules were reset")
 
-// tablesInUse returns the names of the tables that exist in family f. Any other table must not be
-// requested: the kernel would create it, and its hooks cost every packet something.
-func tablesInUse(f nft.Family) ([]string, error) {
-	data, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
+// eachXtable calls do with each of these tables that exists, under the lock if lockFile is set. It goes on after an
+// error. Any other table must not be requested: the kernel would create it, and its hooks cost every packet something.
+func eachXtable(ctx context.Context, f nft.Family, tables []string, lockFile string,
+	do func(s *socket, table string) error) error {
+	exist, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the module is not loaded
+		return nil // the module is not loaded
 	}
-	return strings.Fields(string(data)), err
-}
-
-// xtablesTables returns the tables in use to which kube-proxy writes.
-func xtablesTables(f nft.Family) ([]string, error) {
-	exist, err := tablesInUse(f)
-	return slices.DeleteFunc(slices.Clone(iptablesTables[:]), func(table string) bool {
-		return !slices.Contains(exist, table)
-	}), err
-}
-
-// eachXtable calls do with every table of xtablesTables, under the lock if lockFile
-// is set. It goes on after an error.
-func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *socket, table string) error) error {
-	tables, err := xtablesTables(f)
+	tables = slices.DeleteFunc(slices.Clone(tables), func(table string) bool {
+		return !slices.Contains(strings.Fields(string(exist)), table)
+	})
 	if err != nil || len(tables) == 0 {
 		return err
 	}
@@ -142,7 +131,7 @@ func (s *socket) tryClean(table string) error {
 	}
 	rs := have.rules.ruleset(table)
 	removal := newRemoval(rs)
-	if removal.empty(rs) {
+	if removal.empty() {
 		return nil
 	}
 	rest := have.rules.without(removal)

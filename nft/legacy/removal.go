@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -130,16 +131,7 @@ func (r *removal) deletes(chain string) map[int]bool {
 	return rules
 }
 
-// empty reports whether the removal changes nothing in rs.
-func (r *removal) empty(rs ruleset) bool {
-	if len(r.jumps) > 0 {
-		return false
-	}
-	for _, c := range rs.chains {
-		f, ours := r.actions[c.name]
-		if ours && (f == deleteChain || f == emptyChain && len(c.rules) > 0) {
-			return false
-		}
-	}
-	return true
+// empty reports whether the removal changes nothing.
+func (r *removal) empty() bool {
+	return len(r.jumps)+r.rules == 0 && !slices.Contains(slices.Collect(maps.Values(r.actions)), deleteChain)
 }

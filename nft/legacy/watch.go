@@ -3,14 +3,10 @@ package legacy
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -18,7 +14,7 @@ import (
 // 0.1 ms where it has none. It is for one goroutine.
 type Watch struct {
 	kernel *kernel.Client
-	tables map[string]xtableLook // by family: the table nat of ip_tables
+	looks  map[nft.Family]xtableLook // at the table nat of ip_tables
 }
 
 // A xtableLook is what a look has found in a table of ip_tables.
@@ -40,7 +36,7 @@ func NewWatch() (*Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Watch{kernel: k, tables: map[string]xtableLook{}}, nil
+	return &Watch{kernel: k, looks: map[nft.Family]xtableLook{}}, nil
 }
 
 // Close closes the Watch.
@@ -50,7 +46,7 @@ func (w *Watch) Close() error { return w.kernel.Close() }
 // makes the kernel load nothing. After an error it returns what it found elsewhere.
 func (w *Watch) Look(ctx context.Context) (places []string, err error) {
 	for _, f := range nft.Families {
-		served, xtablesErr := w.xtables(f)
+		served, xtablesErr := w.xtables(ctx, f)
 		if served {
 			places = append(places, fmt.Sprintf("%s %s nat", Xtables, f.NFT()))
 		}
@@ -63,71 +59,49 @@ func (w *Watch) Look(ctx context.Context) (places []string, err error) {
 
 // xtables reports whether the table nat of ip_tables sends to Services. It reads the table only if
 // its summary has changed.
-func (w *Watch) xtables(f nft.Family) (served bool, err error) {
-	tables, err := xtablesTables(f)
-	if err != nil || !slices.Contains(tables, "nat") {
-		delete(w.tables, f.NFT())
-		return false, err
-	}
-	s, err := openSocket(f)
-	if err != nil {
-		return false, err
-	}
-	defer s.close()
-	info, err := s.info("nat")
-	if err != nil {
-		return false, fmt.Errorf("%s %s nat: %w", Xtables, f.NFT(), err)
-	}
-	if last, ok := w.tables[f.NFT()]; ok && last.info == string(info) {
-		return last.served, nil
-	}
-	x, err := s.read("nat")
-	if err != nil {
-		return false, fmt.Errorf("%s %s nat: %w", Xtables, f.NFT(), err)
-	}
-	served = slices.ContainsFunc(x.rules.ruleset("nat").chains, func(c chain) bool {
-		return c.name == serviceChain && len(c.rules) > 0
+func (w *Watch) xtables(ctx context.Context, f nft.Family) (served bool, err error) {
+	look := w.looks[f]
+	delete(w.looks, f)
+	err = eachXtable(ctx, f, []string{"nat"}, "", func(s *socket, table string) error {
+		info, err := s.info(table)
+		if err != nil {
+			return err
+		}
+		if look.info != string(info) {
+			x, err := s.read(table)
+			if err != nil {
+				return err
+			}
+			look = xtableLook{string(info), slices.ContainsFunc(x.rules.chains, func(c blobChain) bool {
+				return c.name == serviceChain && len(c.rules()) > 0
+			})}
+		}
+		w.looks[f], served = look, look.served
+		return nil
 	})
-	w.tables[f.NFT()] = xtableLook{string(info), served}
-	return served, nil
+	return served, err
 }
 
 // nftables lists the places in nf_tables: a table of kube-proxy's own, or iptables-nft's table nat
 // with rules in the chain of Services.
 func (w *Watch) nftables(ctx context.Context, f nft.Family) (places []string, err error) {
-	nat, proxy := false, false
-	err = w.kernel.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
-		switch attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME)) {
-		case ProxyTable:
-			proxy = true
-		case "nat":
-			nat = true
-		}
-	})
-	if proxy && err == nil {
+	exist, err := tableHandles(ctx, w.kernel, f)
+	if err != nil {
+		return nil, err
+	}
+	if exist[ProxyTable] != 0 {
 		t := &nfTable{family: f, rules: ruleset{table: ProxyTable}}
 		if _, err = t.readChains(ctx, w.kernel); !t.isKept() {
 			places = append(places, fmt.Sprintf("%s %s", ProxyTables, f.NFT()))
 		}
 	}
-	if err != nil || !nat {
+	if exist["nat"] == 0 {
 		return places, err
 	}
-	rules := 0
-	err = w.kernel.Dump(ctx, unix.NFT_MSG_GETRULE, f, func(which *attr.Writer) {
-		which.Name(unix.NFTA_RULE_TABLE, "nat")
-		which.Name(unix.NFTA_RULE_CHAIN, serviceChain)
-	}, func(r attr.Reply) {
-		// Kernels that do not know the filter list all rules of the table.
-		if attr.Name(attr.Find(r.Attributes(), unix.NFTA_RULE_CHAIN)) == serviceChain {
-			rules++
-		}
-	})
-	if rules > 0 {
+	t := &nfTable{family: f, rules: ruleset{table: "nat"}}
+	rules, rulesErr := t.rulesOf(ctx, w.kernel, serviceChain)
+	if len(rules) > 0 {
 		places = append(places, fmt.Sprintf("%s %s nat", Compat, f.NFT()))
 	}
-	if errors.Is(err, unix.ENOENT) { // no such chain
-		err = nil
-	}
-	return places, err
+	return places, cmp.Or(err, present(rulesErr))
 }
