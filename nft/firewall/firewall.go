@@ -3,6 +3,7 @@ package firewall
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,9 +36,8 @@ type legacyChain struct {
 
 // A legacyBase is what was read of a legacyChain.
 type legacyBase struct {
-	base
-	ok  bool // there is one
-	err error
+	base *base // nil if there is none
+	err  error
 }
 
 // HasTable reports whether a table of this name, in any family, has a base chain.
@@ -49,8 +49,15 @@ func (f *Firewall) HasTable(name string) bool {
 func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
 	f := &Firewall{kernel: k, tables: map[string]*table{}, legacy: map[legacyChain]legacyBase{}}
 	var err error
-	f.bases, err = readBases(ctx, k)
-	return f, err
+	for range readAttempts {
+		if f.bases, err = listBases(ctx, k); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the chains of nf_tables: %w", err)
+	}
+	return f, nil
 }
 
 // legacyNames are the base chains of the table filter of ip_tables.
@@ -69,11 +76,11 @@ func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list
 	}
 	l, known := f.legacy[legacyChain{family, hook}]
 	if !known {
-		l.base, l.ok, l.err = readXtables(ctx, family, "filter", legacyNames[hook])
+		l.base, l.err = readXtables(ctx, family, "filter", legacyNames[hook])
 		f.legacy[legacyChain{family, hook}] = l
 	}
-	if l.ok {
-		list = append(list, l.base)
+	if l.base != nil {
+		list = append(list, *l.base)
 	}
 	return list, l.err
 }
@@ -235,10 +242,12 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("%s (priority %d) %s the packet first", n.Where, n.Priority, what)
 }
 
-// conntrackPriority is NF_IP_PRI_CONNTRACK, and translatedPriority NF_IP_PRI_NAT_DST.
+// Priorities of linux/netfilter_ipv4.h.
 const (
-	conntrackPriority  = -200
-	translatedPriority = -100
+	rawPriority        = -300 // NF_IP_PRI_RAW
+	conntrackPriority  = -200 // NF_IP_PRI_CONNTRACK
+	manglePriority     = -150 // NF_IP_PRI_MANGLE
+	translatedPriority = -100 // NF_IP_PRI_NAT_DST
 )
 
 // Ahead lists the base chains that translate a first packet before our chains of a priority do, refuse it, or keep it
@@ -260,14 +269,14 @@ func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority in
 		table    string
 		priority int32
 	}{{"raw", rawPriority}, {"mangle", manglePriority}} {
-		b, ok, err := readXtables(ctx, p.Family, legacy.table, name)
+		b, err := readXtables(ctx, p.Family, legacy.table, name)
 		if err != nil {
 			return list, err
 		}
-		if !ok {
+		if b == nil {
 			continue
 		}
-		found, err := f.ahead(ctx, &b, &p, false, legacy.priority)
+		found, err := f.ahead(ctx, b, &p, false, legacy.priority)
 		if err != nil {
 			return list, err
 		}
@@ -294,9 +303,3 @@ func (f *Firewall) ahead(ctx context.Context, b *base, p *Packet, nat bool, prio
 	}
 	return list, nil
 }
-
-// rawPriority is NF_IP_PRI_RAW, and manglePriority NF_IP_PRI_MANGLE.
-const (
-	rawPriority    = -300
-	manglePriority = -150
-)

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,19 +58,7 @@ type baseChain struct {
 	drops       bool
 }
 
-// readBases lists the base chains of other programs in the tables that are in force.
-func readBases(ctx context.Context, k *kernel.Client) (list []baseChain, err error) {
-	for range readAttempts {
-		if list, err = listBases(ctx, k); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list the chains of nf_tables: %w", err)
-	}
-	return list, nil
-}
-
+// listBases lists the base chains of other programs in the tables that are in force.
 func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err error) {
 	const dormant = 1 // NFT_TABLE_F_DORMANT
 	for _, f := range []nft.Family{nft.IP, nft.IP6, inet} {
@@ -88,13 +75,13 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 		}
 		err = k.Dump(ctx, unix.NFT_MSG_GETCHAIN, f, func(*attr.Writer) {}, func(r attr.Reply) {
 			b := r.Attributes()
-			hook := attr.Find(b, unix.NFTA_CHAIN_HOOK)
+			hook, policy := attr.Find(b, unix.NFTA_CHAIN_HOOK), attr.Find(b, unix.NFTA_CHAIN_POLICY)
 			if c := (baseChain{
 				family: f, table: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE)),
 				name: attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME)), typ: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TYPE)),
 				hook:     attr.Uint32(attr.Find(hook, unix.NFTA_HOOK_HOOKNUM)),
 				priority: int32(attr.Uint32(attr.Find(hook, unix.NFTA_HOOK_PRIORITY))),
-				drops:    isDrop(attr.Find(b, unix.NFTA_CHAIN_POLICY)),
+				drops:    policy != nil && attr.Uint32(policy) == verdictDrop,
 			}); hook != nil && !passed[c.table] {
 				list = append(list, c)
 			}
@@ -105,11 +92,6 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 	}
 	slices.SortStableFunc(list, func(a, b baseChain) int { return int(a.priority) - int(b.priority) })
 	return list, nil
-}
-
-// isDrop reports whether a policy is to drop.
-func isDrop(policy []byte) bool {
-	return len(policy) == 4 && binary.BigEndian.Uint32(policy) == verdictDrop
 }
 
 // request names the table in a request; attribute 1 of each kind is the table's name.
@@ -136,11 +118,8 @@ func (t *table) chain(ctx context.Context, name string) (list rules, err error) 
 			many = true
 			return
 		}
-		rule := expressionRule{table: t, expressions: slices.Clone(attr.Find(b, unix.NFTA_RULE_EXPRESSIONS))}
-		if handle := attr.Find(b, unix.NFTA_RULE_HANDLE); len(handle) == 8 {
-			rule.handle = binary.BigEndian.Uint64(handle)
-		}
-		list = append(list, rule)
+		list = append(list, expressionRule{table: t, handle: attr.Uint64(attr.Find(b, unix.NFTA_RULE_HANDLE)),
+			expressions: slices.Clone(attr.Find(b, unix.NFTA_RULE_EXPRESSIONS))})
 	})
 	switch {
 	case many:

@@ -26,11 +26,11 @@ type xtable map[string]rules
 
 func (x xtable) chain(_ context.Context, name string) (rules, error) { return x[name], nil }
 
-// readXtables reads a base chain of a table of ip_tables, and what it leads to; ok is false if there is none.
-func readXtables(ctx context.Context, f nft.Family, tableName, name string) (b base, ok bool, err error) {
+// readXtables reads a base chain of a table of ip_tables, and what it leads to; nil if there is none.
+func readXtables(ctx context.Context, f nft.Family, tableName, name string) (*base, error) {
 	chains, err := legacy.ReadTable(ctx, f, tableName)
 	if err != nil || len(chains[name]) == 0 {
-		return base{}, false, err
+		return nil, err
 	}
 	own := xtable{}
 	for chain, list := range chains {
@@ -39,12 +39,12 @@ func readXtables(ctx context.Context, f nft.Family, tableName, name string) (b b
 		}
 	}
 	last := len(own[name]) - 1
-	b = base{
-		where: fmt.Sprintf("legacy %s table %s, chain %s", programOf(f), tableName, name), table: tableName, family: f,
-		name: name, chains: own, legacy: true, drops: chains[name][last].Verdict == verdictOf(verdictDrop),
-	}
+	drops := chains[name][last].Verdict == verdictOf(verdictDrop)
 	own[name] = own[name][:last]
-	return b, true, nil
+	return &base{
+		where: fmt.Sprintf("legacy %s table %s, chain %s", programOf(f), tableName, name), table: tableName, family: f,
+		name: name, chains: own, legacy: true, drops: drops,
+	}, nil
 }
 
 // programOf is the program that lists a table of ip_tables.
