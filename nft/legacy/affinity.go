@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -47,16 +46,10 @@ const maxEntries = 1 << 17
 // affinityPatience bounds how long Affinity reads. It returns what it has read by then.
 const affinityPatience = 2 * time.Second
 
-// clientLists finds the lists of clients of a table nat. Which frontend a list is for follows from the
-// chains that lead to the one that enters clients.
-func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
-	if rs.table != "nat" {
-		return nil
-	}
-	chains := make(map[string]*chain, len(rs.chains))
-	for i := range rs.chains {
-		chains[rs.chains[i].name] = &rs.chains[i]
-	}
+// clientLists finds the lists of clients of a table nat with these frontends. Which frontend a list is for follows from
+// the chains that lead to the one that enters clients.
+func (rs *ruleset) clientLists(frontends []Frontend) (lists []ClientList) {
+	rulesOf := newChainReader(rs.chains).rules
 	leads := make(map[string]tracker.Frontend) // the first frontend that leads to a chain
 	var reached []string
 	reach := func(chain string, at tracker.Frontend) {
@@ -64,36 +57,19 @@ func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
 			leads[chain], reached = at, append(reached, chain)
 		}
 	}
-	for _, entrance := range []string{serviceChain, nodePortChain} {
-		if c := chains[entrance]; c != nil {
-			for _, r := range c.rules {
-				if at, ok := r.frontend(f, entrance); ok {
-					reach(r.target, at)
-				}
-			}
-		}
-	}
-	for n := 0; n < len(reached); n++ { // it grows
-		c := chains[reached[n]]
-		if c == nil {
-			continue
-		}
-		for _, r := range c.rules {
-			reach(r.target, leads[c.name])
-		}
+	for _, f := range frontends {
+		reach(f.leads, f.Frontend)
 	}
 	seen := make(map[string]bool)
-	for _, name := range reached {
-		if chains[name] == nil {
-			continue
-		}
-		for _, r := range chains[name].rules {
+	for n := 0; n < len(reached); n++ { // it grows
+		at := leads[reached[n]]
+		for _, r := range rulesOf(reached[n]) {
+			reach(r.target, at)
 			// The name is that of a file: it has to be one of kube-proxy's.
-			if !r.endpoint.IsValid() || !perService.MatchString(r.recent) || seen[r.recent] {
-				continue
+			if r.endpoint.IsValid() && perService.MatchString(r.recent) && !seen[r.recent] {
+				seen[r.recent] = true
+				lists = append(lists, ClientList{r.recent, at, r.endpoint})
 			}
-			seen[r.recent] = true
-			lists = append(lists, ClientList{r.recent, leads[name], r.endpoint})
 		}
 	}
 	return lists

@@ -36,7 +36,7 @@ func (p *Part) fill(rs ruleset, f nft.Family, s scope) {
 		return
 	}
 	gone := newRemoval(rs)
-	p.ClientLists = rs.clientLists(f)
+	p.ClientLists = rs.clientLists(p.Frontends)
 	for _, c := range rs.chains {
 		f, ours := gone.actions[c.name]
 		switch {
