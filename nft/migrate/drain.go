@@ -11,9 +11,6 @@ import (
 	"github.com/kube-nft/kube-nft/words"
 )
 
-// ipvs selects what kube-proxy's IPVS mode has beside rules.
-var ipvs = legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}}
-
 // A drainError says that connections still use kube-proxy's IPVS mode. ip_vs translates them while the
 // packets of their clients are addressed to this node, that is while kube-ipvs0 has its addresses, and while
 // it has the virtual servers.

@@ -63,13 +63,8 @@ func (p *Plan) outcome() string {
 // steps describes the steps of a takeover of inv.
 func steps(inv *legacy.Inventory) (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	named := func(selects func(*legacy.Part) bool) string {
-		var names []string
-		for i := range inv.Parts {
-			if p := &inv.Parts[i]; selects(p) && dirty(p) {
-				names = append(names, partName(p))
-			}
-		}
+	named := func(sel legacy.Selector) string {
+		names, _ := changed(inv, sel)
 		return strings.Join(names, ", ")
 	}
 	if len(inv.Processes) > 0 {
@@ -78,7 +73,7 @@ func steps(inv *legacy.Inventory) (list []string) {
 	if !inv.Clean() {
 		add("compare kube-proxy's frontends with ours; if too many would vanish, refuse and change nothing")
 	}
-	tables := named(func(p *legacy.Part) bool { return p.Backend == legacy.Compat || p.Backend == legacy.ProxyTables })
+	tables := named(nfTables)
 	if tables == "" {
 		add("commit the tables ip kube-nft and ip6 kube-nft, if they are not there already")
 	} else {
@@ -86,25 +81,18 @@ func steps(inv *legacy.Inventory) (list []string) {
 			"nf_tables that refuses packets")
 	}
 	add("verify: read our tables back, look up every frontend in the kernel")
-	for _, table := range legacyTables {
-		if parts := named(func(p *legacy.Part) bool { return p.Backend == legacy.Xtables && p.Table == table }); parts != "" {
+	for _, table := range xtables {
+		if parts := named(table); parts != "" {
 			add("remove kube-proxy's from %s, each by one atomic replacement", parts)
 		}
 	}
 	if tables != "" {
 		add("remove kube-proxy's from %s, in one transaction", tables)
 	}
-	if named(func(p *legacy.Part) bool { return p.Backend == legacy.IPVS }) != "" {
+	if named(ipvs) != "" {
 		add("let the virtual servers of kube-proxy's IPVS mode take no new connections; remove them, the device and the " +
 			"ipsets when no connection uses them, or after --takeover-drain-timeout; the daemon waits for that")
 	}
 	add("look again: nothing of kube-proxy's may be left")
 	return list
 }
-
-// legacyTables are the tables of the legacy ip_tables in the order in which they are cleaned: first
-// the table that can refuse a connection.
-var legacyTables = [...]string{"filter", "nat", "mangle"}
-
-// dirty reports whether a takeover changes a part.
-func dirty(p *legacy.Part) bool { return !p.Clean() && p.Needs == "" }

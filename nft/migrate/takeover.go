@@ -212,10 +212,22 @@ func (t *Takeover) Wait(ctx context.Context) error {
 	return err
 }
 
-// refusing selects what kube-proxy has in nf_tables that can refuse a packet.
-var refusing = legacy.Selector{
-	Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
+// nfTables selects what kube-proxy has in nf_tables, and refusing what of it can refuse a packet.
+var (
+	nfTables = legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}
+	refusing = legacy.Selector{Backends: nfTables.Backends, Tables: []string{"filter", "mangle"}}
+)
+
+// xtables select the tables of the legacy ip_tables in the order in which they are cleaned: first the table that can
+// refuse a connection.
+var xtables = [...]legacy.Selector{
+	{Backends: []legacy.Backend{legacy.Xtables}, Tables: []string{"filter"}},
+	{Backends: []legacy.Backend{legacy.Xtables}, Tables: []string{"nat"}},
+	{Backends: []legacy.Backend{legacy.Xtables}, Tables: []string{"mangle"}},
 }
+
+// ipvs selects what kube-proxy's IPVS mode has beside rules.
+var ipvs = legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}}
 
 // Remove removes what remains of kube-proxy's state. Our tables must be in force. Remove leaves what it
 // cannot read: after it has removed the rest, StateAfter its error is Unverified. It also leaves what connections
@@ -235,23 +247,17 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 		}
 	}
 	var selectors []legacy.Selector
-	for _, table := range legacyTables {
+	for _, selector := range xtables {
 		for _, f := range nft.Families {
-			selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Xtables}, Families: []nft.Family{f},
-				Tables: []string{table}})
+			selector.Families = []nft.Family{f}
+			selectors = append(selectors, selector)
 		}
 	}
-	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}, ipvs)
+	selectors = append(selectors, nfTables, ipvs)
 	steps := []step{{"wait for packets in flight", waitForPackets}}
 	var draining *drainError
 	for _, selector := range selectors {
-		var names, contents []string
-		for i := range inventory.Parts {
-			if p := &inventory.Parts[i]; selects(selector, p) && dirty(p) {
-				names, contents = append(names, partName(p)), append(contents, content(p))
-			}
-		}
-		if len(names) > 0 {
+		if names, contents := changed(&inventory, selector); len(names) > 0 {
 			steps = append(steps, step{"remove from " + strings.Join(names, ", "), func(ctx context.Context) (string, error) {
 				if err := t.serves(ctx, &inventory, missing); err != nil {
 					return "", err
@@ -324,33 +330,32 @@ func (e *TablesError) Error() string {
 	return "another program has changed our tables meanwhile, as nft flush ruleset does: " + e.reason
 }
 
-func selects(sel legacy.Selector, p *legacy.Part) bool {
-	family := func(f nft.Family) bool { return f.NFT() == p.Family }
-	return slices.Contains(sel.Backends, p.Backend) &&
-		(sel.Families == nil || slices.ContainsFunc(sel.Families, family)) &&
-		(sel.Tables == nil || slices.Contains(sel.Tables, p.Table))
+// changed returns which parts a takeover changes of those that a selector selects, and what it removes there.
+func changed(inventory *legacy.Inventory, sel legacy.Selector) (names, contents []string) {
+	for i := range inventory.Parts {
+		p := &inventory.Parts[i]
+		family := func(f nft.Family) bool { return f.NFT() == p.Family }
+		if slices.Contains(sel.Backends, p.Backend) && (sel.Families == nil || slices.ContainsFunc(sel.Families, family)) &&
+			(sel.Tables == nil || slices.Contains(sel.Tables, p.Table)) && !p.Clean() && p.Needs == "" {
+			names, contents = append(names, partName(p)), append(contents, content(p))
+		}
+	}
+	return names, contents
 }
 
 // content says in words how much the removal takes from a part.
 func content(p *legacy.Part) string {
 	var list []string
-	for _, count := range []struct {
-		n         int
-		one, many string
-	}{
-		{len(p.Jumps), "jump", "jumps"}, {len(p.Chains), "chain", "chains"},
-		{p.Rules, "rule in them", "rules in them"}, {len(p.Sets), "set", "sets"},
-	} {
-		switch {
-		case count.n == 1:
-			list = append(list, "1 "+count.one)
-		case count.n > 1:
-			list = append(list, fmt.Sprintf("%d %s", count.n, count.many))
+	add := func(n int, noun, where string) {
+		if n > 0 {
+			list = append(list, words.Plural(n, noun)+where)
 		}
 	}
-	if len(p.Servers) > 0 {
-		list = append(list, words.Plural(len(p.Servers), "virtual server"))
-	}
+	add(len(p.Jumps), "jump", "")
+	add(len(p.Chains), "chain", "")
+	add(p.Rules, "rule", " in them")
+	add(len(p.Sets), "set", "")
+	add(len(p.Servers), "virtual server", "")
 	if p.Device != "" {
 		list = append(list, "device "+p.Device)
 	}
