@@ -22,8 +22,9 @@ func classify(table, chain string) creator {
 	case "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT":
 		return kubelet
 	}
+	_, isFixed := fixed[table+" "+chain]
 	switch {
-	case isFixed(table, chain):
+	case isFixed:
 		return kubeProxy
 	case table != "nat":
 		return foreign
@@ -35,38 +36,22 @@ func classify(table, chain string) creator {
 	return foreign
 }
 
-// isFixed reports whether the chain is one that kube-proxy always has. The names after the canary
-// belong to the IPVS mode.
-func isFixed(table, chain string) bool {
-	switch table + " " + chain {
-	case "nat KUBE-SERVICES", "nat KUBE-NODEPORTS", "nat KUBE-POSTROUTING",
-		"nat KUBE-MARK-MASQ", "nat KUBE-PROXY-CANARY",
-		"nat KUBE-NODE-PORT", "nat KUBE-LOAD-BALANCER",
-		"filter KUBE-SERVICES", "filter KUBE-EXTERNAL-SERVICES", "filter KUBE-FORWARD",
-		"filter KUBE-NODEPORTS", "filter KUBE-PROXY-FIREWALL", "filter KUBE-PROXY-CANARY",
-		"filter KUBE-NODE-PORT", "filter KUBE-SOURCE-RANGES-FIREWALL",
-		"filter KUBE-IPVS-FILTER", "filter KUBE-IPVS-OUT-FILTER",
-		"mangle KUBE-PROXY-CANARY":
-		return true
-	}
-	return false
+// fixed are the chains that kube-proxy always has, by table and name. The value says whether its rules in base chains
+// lead to the chain: releases differ in the base chains that they use. The names after the canary belong to the IPVS
+// mode.
+var fixed = map[string]bool{
+	"nat KUBE-SERVICES": true, "nat KUBE-NODEPORTS": true, "nat KUBE-POSTROUTING": true,
+	"nat KUBE-MARK-MASQ": false, "nat KUBE-PROXY-CANARY": false,
+	"nat KUBE-NODE-PORT": false, "nat KUBE-LOAD-BALANCER": false,
+
+	"filter KUBE-SERVICES": true, "filter KUBE-EXTERNAL-SERVICES": true, "filter KUBE-FORWARD": true,
+	"filter KUBE-NODEPORTS": true, "filter KUBE-PROXY-FIREWALL": true, "filter KUBE-PROXY-CANARY": false,
+	"filter KUBE-NODE-PORT": true, "filter KUBE-SOURCE-RANGES-FIREWALL": false,
+	"filter KUBE-IPVS-FILTER": true, "filter KUBE-IPVS-OUT-FILTER": true,
+
+	"mangle KUBE-PROXY-CANARY": false,
 }
 
 // perService matches the chains that kube-proxy has for each Service port or endpoint: a prefix and
 // the first 16 digits of a hash in base 32. KUBE-EXT- replaced KUBE-XLB- in 1.24.
 var perService = regexp.MustCompile(`^(KUBE-(?:SVC|SVL|SEP|FW|EXT|XLB)-)[A-Z2-7]{16}$`)
-
-// isEntrance reports whether kube-proxy's base-chain rules lead to the chain. Releases differ in
-// the base chains they use; the set is the union of all.
-func isEntrance(table, chain string) bool {
-	switch chain {
-	case "KUBE-SERVICES", "KUBE-NODEPORTS":
-		return table != "mangle"
-	case "KUBE-POSTROUTING":
-		return table == "nat"
-	case "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
-		"KUBE-NODE-PORT", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER":
-		return table == "filter"
-	}
-	return false
-}

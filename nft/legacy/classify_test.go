@@ -63,7 +63,7 @@ func TestJumpsToKubeProxy(t *testing.T) {
 		for _, chain := range []string{"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD",
 			"KUBE-PROXY-FIREWALL", "KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-POSTROUTING",
 			"KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER"} {
-			if isEntrance(table, chain) != (classify(table, chain) == kubeProxy && !inside(table, chain)) {
+			if fixed[table+" "+chain] != (classify(table, chain) == kubeProxy && !inside(table, chain)) {
 				t.Errorf("%s %s", table, chain)
 			}
 		}

@@ -115,18 +115,15 @@ func (p *Part) addIPTables() {
 		counts[perService.ReplaceAllString(name, "$1*")]++
 	}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		object := "chain " + name
-		if strings.HasSuffix(name, "*") {
+		object, means := "chain "+name, proxyChains[name]
+		switch {
+		case strings.HasSuffix(name, "*"):
 			object = words.Plural(counts[name], "chain") + " " + name
+			means = cmp.Or(means, "a Service port each")
+		case p.Table == "filter":
+			means = cmp.Or(means, "may reject or drop packets of Services")
 		}
-		means, known := proxyChains[name]
-		if !known && p.Table == "filter" {
-			means, known = "may reject or drop packets of Services", isFixed(p.Table, name)
-		}
-		if !known {
-			means = "Services"
-		}
-		p.add(object, means, "removed")
+		p.add(object, cmp.Or(means, "Services"), "removed")
 	}
 	for _, name := range p.Emptied {
 		p.add("chain "+name, "kube-proxy's, but a foreign rule jumps to it", "kept without its rules")
@@ -145,11 +142,6 @@ func (p *Part) addIPTables() {
 // proxyChains says what kube-proxy's chains do, where the name shows it.
 var proxyChains = map[string]string{
 	"KUBE-SEP-*":        "an endpoint each",
-	"KUBE-SVC-*":        "a Service port each",
-	"KUBE-SVL-*":        "a Service port each",
-	"KUBE-EXT-*":        "a Service port each",
-	"KUBE-XLB-*":        "a Service port each",
-	"KUBE-FW-*":         "a Service port each",
 	"KUBE-PROXY-CANARY": "kube-proxy uses it to notice flushed rules",
 	"KUBE-MARK-MASQ":    "masquerading",
 	"KUBE-POSTROUTING":  "masquerading",

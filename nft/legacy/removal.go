@@ -94,7 +94,7 @@ func newRemoval(rs ruleset) removal {
 		for i, rule := range c.rules {
 			_, sends := r.actions[rule.target]
 			jump := Jump{Chain: c.name, Rule: i + 1, Target: rule.target, Comment: rule.comment}
-			if sends && c.base && rule.plain && isEntrance(rs.table, rule.target) {
+			if sends && c.base && rule.plain && fixed[rs.table+" "+rule.target] {
 				r.jumps = append(r.jumps, jump)
 				continue
 			}
