@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Level says how much a Check matters.
@@ -167,11 +168,7 @@ func liveCheck(processes []legacy.Process) Check {
 func describe(processes []legacy.Process) string {
 	const room, most = 60, 5 // characters of a command line, and processes, in a message
 	var list []string
-	for i, p := range processes {
-		if i == most {
-			list = append(list, fmt.Sprintf("%d more", len(processes)-most))
-			break
-		}
+	for _, p := range processes {
 		command := nft.Visible(p.Command)
 		if text := []rune(command); len(text) > room {
 			command = string(text[:room]) + "…"
@@ -182,7 +179,7 @@ func describe(processes []legacy.Process) string {
 			list = append(list, fmt.Sprintf("process %d (%s)", p.PID, command))
 		}
 	}
-	return strings.Join(list, ", ")
+	return words.Some(list, most, ", ")
 }
 
 // partName says where a part is.

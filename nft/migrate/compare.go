@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/words"
 )
 
 // How many of kube-proxy's frontends may vanish with a takeover. kube-proxy has ended by then, so
@@ -132,7 +133,7 @@ func (c *Comparison) Refusal() error {
 	return nil
 }
 
-// shownLost bounds how many frontends are named.
+// shownLost bounds how many frontends are named, for each reason.
 const shownLost = 10
 
 // Summary says what would be lost and names it, within bounds.
@@ -140,22 +141,16 @@ func (c *Comparison) Summary() string {
 	if len(c.Lost) == 0 {
 		return fmt.Sprintf("all %d frontends that kube-proxy serves would be served", c.Served)
 	}
-	named, counts := make(map[string][]string), make(map[string]int)
+	named := make(map[string][]string)
 	var reasons []string // in the order of the frontends
-	for i, l := range c.Lost {
-		if counts[l.Why]++; counts[l.Why] == 1 {
+	for _, l := range c.Lost {
+		if named[l.Why] == nil {
 			reasons = append(reasons, l.Why)
 		}
-		if len(named[l.Why]) == 0 || i < shownLost { // one of each kind at least
-			named[l.Why] = append(named[l.Why], l.Frontend)
-		}
+		named[l.Why] = append(named[l.Why], l.Frontend)
 	}
 	for i, why := range reasons {
-		names := named[why]
-		if more := counts[why] - len(names); more > 0 {
-			names = append(names, fmt.Sprintf("and %d more", more))
-		}
-		reasons[i] = why + ": " + strings.Join(names, ", ")
+		reasons[i] = why + ": " + words.Some(named[why], shownLost, ", ")
 	}
 	return fmt.Sprintf("%d of %d frontends that kube-proxy serves would not be served; %s", len(c.Lost), c.Served,
 		strings.Join(reasons, "; "))
