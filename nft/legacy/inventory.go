@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -103,12 +104,9 @@ func (p *Part) Clean() bool {
 		p.Backend != ProxyTables && !slices.ContainsFunc(p.Sets, func(s Set) bool { return s.References == 0 })
 }
 
-// name says where the part is, for messages.
-func (p *Part) name() string {
-	if p.Table == "" {
-		return string(p.Backend)
-	}
-	return fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table)
+// Name says where the part is, for messages.
+func (p *Part) Name() string {
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table))
 }
 
 // Clean reports whether nothing is left to remove. It does not look at processes.

@@ -223,7 +223,7 @@ func TestUnprivileged(t *testing.T) {
 		got = append(got, a.String())
 	}
 	want := []string{
-		"legacy: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
+		"legacy ip: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
 		"nft-compat: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
 		"kube-proxy-nftables: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network " +
 			"namespace",

@@ -151,7 +151,7 @@ func TestSelector(t *testing.T) {
 			remove(t, n, Selector{Backends: []Backend{b}, Families: []nft.Family{nft.IP}, Tables: []string{"filter"}})
 			for _, p := range take(t, n).Parts {
 				if want := p.Family == "ip" && p.Table == "filter"; p.Clean() != want {
-					t.Errorf("%s: clean %v, want %v", p.name(), p.Clean(), want)
+					t.Errorf("%s: clean %v, want %v", p.Name(), p.Clean(), want)
 				}
 			}
 		})

@@ -157,7 +157,7 @@ var keptChains = map[string]string{
 
 // add appends an action.
 func (p *Part) add(object, means, will string) {
-	p.Actions = append(p.Actions, Action{p.name(), object, means, will})
+	p.Actions = append(p.Actions, Action{p.Name(), object, means, will})
 }
 
 // orEmpty returns list, but never nil.

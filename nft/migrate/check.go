@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/firewall"
@@ -180,9 +179,4 @@ func describe(processes []legacy.Process) string {
 		}
 	}
 	return words.Some(list, most, ", ")
-}
-
-// partName says where a part is.
-func partName(p *legacy.Part) string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table)), " ")
 }

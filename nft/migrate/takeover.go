@@ -337,7 +337,7 @@ func changed(inventory *legacy.Inventory, sel legacy.Selector) (names, contents 
 		family := func(f nft.Family) bool { return f.NFT() == p.Family }
 		if slices.Contains(sel.Backends, p.Backend) && (sel.Families == nil || slices.ContainsFunc(sel.Families, family)) &&
 			(sel.Tables == nil || slices.Contains(sel.Tables, p.Table)) && !p.Clean() && p.Needs == "" {
-			names, contents = append(names, partName(p)), append(contents, content(p))
+			names, contents = append(names, p.Name()), append(contents, content(p))
 		}
 	}
 	return names, contents
@@ -376,7 +376,7 @@ func (t *Takeover) lookAgain(ctx context.Context, draining *drainError) (string,
 	for i := range inventory.Parts {
 		p := &inventory.Parts[i]
 		if !p.Clean() && (draining == nil || p.Backend != legacy.IPVS) {
-			left = append(left, partName(p))
+			left = append(left, p.Name())
 		}
 	}
 	if len(left) > 0 {
@@ -406,20 +406,17 @@ func exceptions(inv *legacy.Inventory) string {
 }
 
 // A needsError says that a place where kube-proxy may have left state could not be read.
-type needsError struct {
-	Where string // backend and family
-	Needs string // the missing privilege
-}
+type needsError struct{ part *legacy.Part }
 
 func (e *needsError) Error() string {
-	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
+	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.part.Name(), e.part.Needs)
 }
 
 // Unread returns an error if a part of an inventory could not be read.
 func Unread(inventory *legacy.Inventory) error {
 	for i := range inventory.Parts {
 		if p := &inventory.Parts[i]; p.Needs != "" {
-			return &needsError{Where: partName(p), Needs: p.Needs}
+			return &needsError{p}
 		}
 	}
 	return nil

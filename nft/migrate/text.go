@@ -30,7 +30,7 @@ func (p *Plan) Text() string {
 		case other != nil:
 			b.WriteString(both(part, other))
 		default:
-			b.WriteString(heading(partName(part), part.Clean()))
+			b.WriteString(heading(part.Name(), part.Clean()))
 			if part.Needs != "" {
 				b.WriteString(line(string(Unknown), "could not be read: needs "+part.Needs))
 				continue
