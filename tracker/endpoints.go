@@ -15,7 +15,8 @@ type candidate struct {
 	weight uint16
 }
 
-// newCandidate returns an endpoint that serves a port at a place, see portGroup, for a node in zone, which may be empty.
+// newCandidate returns an endpoint that serves a port at a place, see portGroup, for a node in zone, which may be
+// empty.
 func newCandidate(e *endpoint, place uint16, zone string) candidate {
 	c := candidate{netip.AddrPortFrom(e.addr, place), e.is, e.weight}
 	if zone != "" && e.forZone(zone) {
@@ -168,8 +169,8 @@ type servedPort struct {
 	next     int32 // the index of the next servedPort of the port; 0: none
 }
 
-// portGroups returns the groups of e's ports in a family. Its cost is a sum over the ports of the objects: a Service may
-// have thousands of ports and of slices.
+// portGroups returns the groups of e's ports in a family. Its cost is a sum over the ports of the objects: a Service
+// may have thousands of ports and of slices.
 func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
 	first, all := t.served(e, family)
 	var known map[string]int // the group of ports that certain slices serve

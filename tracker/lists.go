@@ -61,7 +61,8 @@ func (l *Lists) all() [4]*[]netip.AddrPort {
 	return [...]*[]netip.AddrPort{&l.Cluster, &l.Serving, &l.Local, &l.OnNode}
 }
 
-// numbered returns the lists with numbers[p] where the port of an endpoint of l is p. What shares memory goes on to do so.
+// numbered returns the lists with numbers[p] where the port of an endpoint of l is p. What shares memory goes on to do
+// so.
 func (l *Lists) numbered(numbers []uint16) *Lists {
 	number := func(ep netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ep.Addr(), numbers[ep.Port()]) }
 	m := *l

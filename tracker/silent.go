@@ -82,8 +82,8 @@ func (s *slice) find(addr netip.Addr) (found endpoint, ok bool) {
 	return found, ok
 }
 
-// silentAt returns which endpoints of a port do not answer, with places as the candidates of a group have them; n is the
-// index of the port in the group.
+// silentAt returns which endpoints of a port do not answer, with places as the candidates of a group have them; n is
+// the index of the port in the group.
 func (e *entry) silentAt(id PortID, g *portGroup, n int) (list []netip.AddrPort) {
 	for _, ep := range e.silent[id] {
 		if place, found := slices.BinarySearch(g.numbersOf(n), ep.Port()); found {
