@@ -96,6 +96,15 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 	}
 }
 
+// TestStartNeedsNoRoomForPortsTimesEndpoints: a start makes room for a list that many ports share, and not for one of
+// each port.
+func TestStartNeedsNoRoomForPortsTimesEndpoints(t *testing.T) {
+	r, world := NewRuleset(testConfig()), sharingWorld(500, 500)
+	if n := allocated(func() { r.Apply(world) }); n > 10<<20 {
+		t.Errorf("the first Apply takes %.0f MiB", n/(1<<20))
+	}
+}
+
 // TestSharingBegins: ports share a list from 1,024 elements on, and until it would be a sixteenth. A new process goes
 // on as it finds the table.
 func TestSharingBegins(t *testing.T) {

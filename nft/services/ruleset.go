@@ -225,11 +225,15 @@ func (r *Ruleset) Room() int { return max(stagedFrom-r.AllWork(), stagedFrom/4) 
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
-	endpoints := make(map[tracker.Protocol]int)
+	endpoints, each := make(map[tracker.Protocol]int), make(map[endpointListID]int)
 	for _, port := range ports {
 		n := len(port.Cluster)
 		if unmet.limitsOf(port).hash(port) != layout.NoHash {
 			n = maglev.Size(n)
+		} else if id := listID(port.Cluster); each[id] >= manyPlaces {
+			continue // ports share it: there is no list of each port
+		} else {
+			each[id] += n
 		}
 		endpoints[port.ID.Protocol] += n
 	}
