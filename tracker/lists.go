@@ -45,9 +45,9 @@ var noLists = new(Lists)
 
 // equal reports whether l and m have the same endpoints. Mostly they are the same.
 func (l *Lists) equal(m *Lists) bool {
-	return l == m || sameEndpoints(l.Cluster, m.Cluster) && sameEndpoints(l.Local, m.Local) &&
+	return l == m || sameList(l.Cluster, m.Cluster) && sameList(l.Local, m.Local) &&
 		slices.Equal(l.ClusterWeights, m.ClusterWeights) && slices.Equal(l.LocalWeights, m.LocalWeights) &&
-		sameEndpoints(l.OnNode, m.OnNode) && sameEndpoints(l.Serving, m.Serving) && slices.Equal(l.LeftOut, m.LeftOut)
+		sameList(l.OnNode, m.OnNode) && sameList(l.Serving, m.Serving) && slices.Equal(l.LeftOut, m.LeftOut)
 }
 
 // length is how many endpoints the lists have together.
@@ -133,7 +133,7 @@ func (s Served) Has(ep netip.AddrPort) bool {
 
 // Equal reports whether both have the same endpoints. It may say no if only one of them stands for endpoints that
 // share a port.
-func (s Served) Equal(o Served) bool { return s.port == o.port && sameEndpoints(s.list, o.list) }
+func (s Served) Equal(o Served) bool { return s.port == o.port && sameList(s.list, o.list) }
 
 // Without lists those that o does not have, sorted.
 func (s Served) Without(o Served) (missing []netip.AddrPort) {
@@ -158,11 +158,11 @@ func (s Served) Without(o Served) (missing []netip.AddrPort) {
 	return missing
 }
 
-// sameEndpoints reports whether two lists are equal. Mostly they are one list.
-func sameEndpoints(a, b []netip.AddrPort) bool { return sameMemory(a, b) || slices.Equal(a, b) }
+// sameList reports whether two lists are equal. Mostly they are one list.
+func sameList[T comparable](a, b []T) bool { return sameMemory(a, b) || slices.Equal(a, b) }
 
 // sameMemory reports whether two lists are one.
-func sameMemory(a, b []netip.AddrPort) bool {
+func sameMemory[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 

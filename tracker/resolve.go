@@ -192,6 +192,10 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 		var ranges []netip.Prefix
 		if len(f.ranges) > 0 {
 			ranges = sources(f, t.addresses)
+			have := func(p *ServicePort) bool { return p.ID.Family == f.family && p.HasSourceRanges }
+			if i := slices.IndexFunc(e.out, have); i >= 0 && slices.Equal(e.out[i].Sources, ranges) {
+				ranges = e.out[i].Sources // ports are compared with those before
+			}
 		}
 		for i := range s.ports {
 			port := &s.ports[i]

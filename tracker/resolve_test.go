@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -269,5 +270,31 @@ func TestManyDuplicates(t *testing.T) {
 	}
 	if n := len(only(t, tr.Take()).Local); n != 100 {
 		t.Errorf("%d local endpoints, want 100", n)
+	}
+}
+
+// TestPortsShareSourceRanges: the ports of a Service keep one list of source ranges while other fields change, so that
+// to compare ports costs no walk through 20,000 ranges for each. The node is within the ranges, which adds to them.
+func TestPortsShareSourceRanges(t *testing.T) {
+	now := started
+	service := func(edits ...func(*corev1.Service)) *corev1.Service {
+		return newService(append(edits, func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}
+			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "198.51.100.0/24"}
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443})
+		})...)
+	}
+	tr := newStopped(&now, Config{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, func(tr *Tracker) {
+		must(t, tr.SetService(service()))
+	})
+	e := tr.entries[objectName{"shop", "web"}]
+	first := e.out[0].Sources
+	must(t, tr.SetService(service(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.9"} })))
+	tr.Take()
+	for _, p := range e.out {
+		if len(p.ExternalIPs) != 1 || len(p.Sources) != 3 || !sameMemory(p.Sources, first) {
+			t.Errorf("%v has external IPs %v, and its own list %v", p.ID, p.ExternalIPs, p.Sources)
+		}
 	}
 }

@@ -316,7 +316,7 @@ func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
 		}
 	}
 	for i, p := range next {
-		if p == nil || !p.HasSourceRanges || slices.Equal(p.Sources, next[lead[p.ID.Family]].Sources) {
+		if p == nil || !p.HasSourceRanges || sameList(p.Sources, next[lead[p.ID.Family]].Sources) {
 			continue
 		}
 		q := *p
@@ -565,7 +565,7 @@ func between(cluster, local weightedList, have, to *Lists) *Lists {
 	compare := netip.AddrPort.Compare
 	l := &Lists{Cluster: cluster.endpoints, ClusterWeights: cluster.weights, Local: local.endpoints,
 		LocalWeights: local.weights, OnNode: to.OnNode, LeftOut: to.LeftOut, Serving: to.Serving}
-	if !sameEndpoints(l.Cluster, to.Cluster) || !sameEndpoints(l.Local, to.Local) {
+	if !sameList(l.Cluster, to.Cluster) || !sameList(l.Local, to.Local) {
 		here := sortedSet(have.OnNode, to.OnNode)
 		l.OnNode = sortedSet(common(here, l.Cluster, compare), common(here, l.Local, compare))
 		l.Serving = sortedSet(common(have.Serving, to.Serving, compare), l.Cluster, l.Local)
@@ -682,7 +682,7 @@ const replacements = 16
 // move returns the list that lies between have and want, all of which are sorted: without some that want does not have,
 // and, if none of those is left, with some that have does not have.
 func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, each price) []T {
-	if slices.Equal(have, want) {
+	if sameList(have, want) {
 		return have
 	}
 	kept := common(have, want, compare)
@@ -718,6 +718,9 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 
 // prefixes is move for source ranges: an address that have and want both admit is admitted meanwhile.
 func (s *stepper) prefixes(have, want []netip.Prefix) []netip.Prefix {
+	if sameMemory(have, want) {
+		return want
+	}
 	next := commonPrefixes(have, want)
 	if n := s.among(have, next); n < len(have) {
 		return append(commonPrefixes(have[:n], want), have[n:]...)
@@ -762,6 +765,9 @@ func (p *ServicePort) bare() *ServicePort {
 
 // differing returns how many values only the first of two sorted lists has, and how many only the second.
 func differing[T comparable](a, b []T, compare func(a, b T) int) (gone, come int) {
+	if sameMemory(a, b) {
+		return 0, 0
+	}
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] { // mostly nearly all is common to both
 		a, b = a[1:], b[1:]
 	}
@@ -787,7 +793,7 @@ func common[T comparable](list, other []T, compare func(a, b T) int) []T {
 // commonWeighted is common for a list with weights, which may be nil.
 func commonWeighted[T comparable](list []T, weights []uint16, other []T,
 	compare func(a, b T) int) (kept []T, keptWeights []uint16) {
-	if slices.Equal(list, other) {
+	if sameList(list, other) {
 		return list, weights
 	}
 	kept = make([]T, 0, min(len(list), len(other)))

@@ -199,7 +199,7 @@ func (p *ServicePort) EqualBesideEndpoints(q *ServicePort) bool {
 		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.Sources, q.Sources)
+		sameList(p.Sources, q.Sources)
 }
 
 // A Node is what the proxy needs to know of its own node.

@@ -66,7 +66,7 @@ func (fr *familyRules) setPortRanges(port *portState, p *tracker.ServicePort) {
 		}
 		g.ports++
 		port.sourceRanges = g
-		if !slices.Equal(g.ranges, p.Sources) {
+		if !lists.SameMemory(g.ranges, p.Sources) && !slices.Equal(g.ranges, p.Sources) {
 			fr.setRanges(g, p.Sources)
 		}
 	}
