@@ -19,6 +19,9 @@ type stepper struct {
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
+
+	ranges [2][]netip.Prefix // of the ports that came last: before this step, and those that are wanted
+	ranged []netip.Prefix    // what they have become
 }
 
 // A listID is the lists of a port and its policies Local. The zero value is that of no port.
@@ -93,6 +96,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		have = nil
 	}
+	have, want = s.withRanges(have, want)
 	ids := [2]listID{have.listID(), want.listID()}
 	first := s.moved[ids]
 	if first == nil && s.adds && s.stand[ids[1]] > 0 {
@@ -143,6 +147,32 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		return want
 	}
 	return next
+}
+
+// withRanges returns two values of a port with the source ranges that it has after this step. All ports of a Service
+// have the same ones, so that a step towards those that are wanted is made once, for the first of them.
+func (s *stepper) withRanges(have, want *ServicePort) (*ServicePort, *ServicePort) {
+	if have == nil || want == nil || !have.HasSourceRanges || !want.HasSourceRanges ||
+		sameMemory(have.Sources, want.Sources) {
+		return have, want
+	}
+	if !sameMemory(have.Sources, s.ranges[0]) || !sameMemory(want.Sources, s.ranges[1]) {
+		s.ranges, s.ranged = [2][]netip.Prefix{have.Sources, want.Sources}, have.Sources
+		if s.left > 0 {
+			s.ranged = s.prefixes(have.Sources, want.Sources)
+		}
+	}
+	return have.withRanges(s.ranged), want.withRanges(s.ranged)
+}
+
+// withRanges returns p with other source ranges, p itself if it has them.
+func (p *ServicePort) withRanges(ranges []netip.Prefix) *ServicePort {
+	if sameMemory(p.Sources, ranges) {
+		return p
+	}
+	q := *p
+	q.Sources = ranges
+	return &q
 }
 
 // movesAlone reports whether a port does not move with others that share its lists, before or afterwards.
