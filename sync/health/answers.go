@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+
+	"github.com/kube-nft/kube-nft/sync/web"
 )
 
 // A report is the body of /healthz and /livez, with kube-proxy's fields.
@@ -55,7 +57,7 @@ func (p *Proxy) Readyz(w http.ResponseWriter, _ *http.Request) {
 	if !p.Ready() {
 		code, text = http.StatusServiceUnavailable, "nothing has been committed yet"
 	}
-	writeAnswer(w, code, "text/plain; charset=utf-8", []byte(text))
+	web.Answer(w, code, "text/plain; charset=utf-8", []byte(text))
 }
 
 func (r report) write(w http.ResponseWriter, ok bool) {
@@ -63,18 +65,6 @@ func (r report) write(w http.ResponseWriter, ok bool) {
 	if ok {
 		code, r.LastUpdated = http.StatusOK, r.CurrentTime
 	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	writeAnswer(w, code, "application/json", body)
-}
-
-// writeAnswer writes an answer. An error only means that the client is gone.
-func writeAnswer(w http.ResponseWriter, code int, contentType string, body []byte) {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	w.Write(body)
+	body, _ := json.Marshal(r) // has only what JSON can have
+	web.Answer(w, code, "application/json", body)
 }

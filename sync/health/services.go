@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -83,18 +82,13 @@ func (l *listener) close() {
 // NewServices returns Services without any Service. healthy says whether the proxy works. The
 // goroutine of Run calls failed with reasons why ports of Services are not served, within limits.
 func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
-	most := 1024
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil { // the source needs some, too
-		most = int(min(files.Cur/4, 1<<16))
-	}
 	return &Services{
 		healthy: healthy,
 		failed:  failed,
 		log:     log,
 		wake:    retry.NewWake(),
 		pool:    web.NewPool(connections),
-		most:    most,
+		most:    int(min(web.Files()/4, 1<<16)), // the source needs some, too
 		checks:  newChecks(),
 		open:    make(map[netip.AddrPort]*listener),
 		reported: &quota.Quota{Interval: time.Minute, PerNamespace: problemsPerNamespace, Total: problemsTotal,
@@ -261,11 +255,7 @@ func (s *Services) report(problems map[Service]error) {
 
 // listen opens a port. Each family has its own: a wildcard of IPv6 does not include IPv4.
 func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Service) error {
-	network := "tcp4"
-	if at.Addr().Is6() {
-		network = "tcp6"
-	}
-	socket, err := web.Listen(ctx, network, at.String())
+	socket, err := web.Listen(ctx, web.Network(at.Addr()), at.String())
 	if err != nil {
 		return fmt.Errorf("health check of Service %s: %w; kube-nft tries again after %s, later every %s", service, err,
 			yieldInterval, reopenInterval)
@@ -311,15 +301,11 @@ type serviceReport struct {
 func (a *answer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	r := serviceReport{LocalEndpoints: a.services.ready(a.service), ProxyHealthy: a.services.healthy()}
 	r.Service.Namespace, r.Service.Name = a.service.Namespace, a.service.Name
-	body, err := json.MarshalIndent(r, "", "\t")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
+	body, _ := json.MarshalIndent(r, "", "\t") // has only what JSON can have
 	code := http.StatusServiceUnavailable
 	if r.LocalEndpoints > 0 && r.ProxyHealthy {
 		code = http.StatusOK
 	}
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(r.LocalEndpoints))
-	writeAnswer(w, code, "application/json", body)
+	web.Answer(w, code, "application/json", body)
 }

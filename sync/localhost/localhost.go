@@ -14,7 +14,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -67,9 +66,7 @@ type Proxy struct {
 // NewProxy returns a Proxy without node ports, for these addresses, one of a family at most. When ctx
 // ends, so do its listeners and connections.
 func NewProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger) *Proxy {
-	files := syscall.Rlimit{Cur: 1024}
-	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // else what was usual once
-	connections, ports := bounds(files.Cur)
+	connections, ports := bounds(web.Files())
 	return newProxy(ctx, addrs, log, connections, ports)
 }
 

@@ -74,7 +74,7 @@ func (s *server) run(ctx, node context.Context) {
 
 func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, network(s.at), s.at.String())
+	listener, err := config.Listen(ctx, web.Network(s.at.Addr()), s.at.String())
 	if err != nil {
 		return err
 	}
@@ -89,14 +89,6 @@ func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 		}
 		go s.forward(node, conn.(*net.TCPConn), s.pool.Add(conn))
 	}
-}
-
-// network is the network of one address for package net.
-func network(at netip.AddrPort) string {
-	if at.Addr().Is4() {
-		return "tcp4"
-	}
-	return "tcp6"
 }
 
 // forward connects a client to an endpoint and copies until both sides are done. Closing pooled closes
@@ -134,7 +126,7 @@ func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
 	var errs []error
 	for _, ep := range s.candidates(time.Now()) {
 		dialer := net.Dialer{Timeout: dialTimeout}
-		conn, err := dialer.DialContext(ctx, network(ep), ep.String())
+		conn, err := dialer.DialContext(ctx, web.Network(ep.Addr()), ep.String())
 		if err == nil {
 			s.pin(ep, time.Now())
 			return conn.(*net.TCPConn), nil

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -21,17 +20,15 @@ type LevelFlag struct {
 
 // ServeHTTP implements http.Handler.
 func (f *LevelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	answer := func(code int, text string) { Answer(w, code, plain, []byte(text+"\n")) }
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		fmt.Fprintln(w, f.Text(f.Level.Level())) // fails only if the client is gone, here and below
+		answer(http.StatusOK, f.Text(f.Level.Level()))
 		return
 	case http.MethodPut:
 	default:
 		w.Header().Set("Allow", "GET, PUT")
-		w.WriteHeader(http.StatusNotAcceptable) // as kube-proxy answers
-		fmt.Fprintln(w, "expected GET or PUT")
+		answer(http.StatusNotAcceptable, "expected GET or PUT") // as kube-proxy answers
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -40,12 +37,11 @@ func (f *LevelFlag) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		level, err = f.Parse(strings.TrimSpace(string(body)))
 	}
 	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprintln(w, err)
+		answer(http.StatusBadRequest, err.Error())
 		return
 	}
 	f.set(level, r.RemoteAddr)
-	fmt.Fprintf(w, "log level %s\n", level)
+	answer(http.StatusOK, "log level "+level.String())
 }
 
 // set changes the level. It logs the change at the more verbose of both levels, so that the line appears.
@@ -62,8 +58,17 @@ func (f *LevelFlag) set(level zapcore.Level, by string) {
 // Constant answers every request with the same body.
 func Constant(contentType, body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Write([]byte(body)) // fails only if the client is gone
+		Answer(w, http.StatusOK, contentType, []byte(body))
 	})
+}
+
+// plain is the content type of text.
+const plain = "text/plain; charset=utf-8"
+
+// Answer answers a request. The write fails only if the client is gone.
+func Answer(w http.ResponseWriter, code int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	w.Write(body)
 }

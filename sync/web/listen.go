@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,14 @@ func Listen(ctx context.Context, network, address string) (net.Listener, error) 
 		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil
+}
+
+// Network is the network of one address alone for package net: with "tcp", [::] stands for both families.
+func Network(addr netip.Addr) string {
+	if addr.Is4() {
+		return "tcp4"
+	}
+	return "tcp6"
 }
 
 // control calls f with the number of a socket.

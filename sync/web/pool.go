@@ -26,11 +26,14 @@ type Pool struct {
 // NewPool returns a pool for this many connections, or for fewer if the process may have few files. With those of
 // sync/localhost, and the ports of both, all pools together leave a fifth of the files to everything else.
 func NewPool(most int) *Pool {
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
-		most = affordable(most, files.Cur)
-	}
-	return newPool(most, clientOf, nil)
+	return newPool(affordable(most, Files()), clientOf, nil)
+}
+
+// Files returns how many files this process may open; if the kernel does not say, the number that was usual once.
+func Files() uint64 {
+	files := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files)
+	return files.Cur
 }
 
 // affordable returns how many connections a pool may have: a 32nd of the files at most, but two.

@@ -38,7 +38,7 @@ const component = "kube-nft"
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	format, version := p.negotiate(r.Header.Get("Accept"))
 	if format == "text/plain" {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Content-Type", plain)
 		fmt.Fprint(w, p.Text()) // fails only if the client is gone, here and below
 		return
 	}
