@@ -3,6 +3,8 @@ package sync
 import (
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
@@ -11,6 +13,16 @@ func stopped() *time.Timer {
 	timer := time.NewTimer(0)
 	<-timer.C
 	return timer
+}
+
+// ThreadTime returns the CPU time of the calling thread, for Options.CPUTime: on a busy machine a sync waits for
+// others, which is not the work of the namespaces that it is for.
+func ThreadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 // The pace of repairs: promptRepairs are done at once, and one more for every repairEvery that has passed.
