@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -101,8 +102,8 @@ func (l *Loop) goOnFrom(have nft.Tables) error {
 // wait for it.
 func (l *Loop) addForeign(ctx context.Context, p *plan, have nft.Tables) error {
 	messages, at, err := l.options.Foreign(ctx, l.ruleset.Want())
-	switch {
-	case isSafety(err):
+	switch _, unsafe := errors.AsType[*SafetyError](err); {
+	case unsafe:
 		return err
 	case err != nil:
 		l.leaveForeign(err)

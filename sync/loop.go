@@ -147,7 +147,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.stale.flows != nil {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
-	var entries <-chan affinityentries.Batch
+	var entries chan affinityentries.Batch
 	if l.affinity != nil {
 		entries = l.affinity.Batches
 		cleaning.Go(func() { l.affinity.Run(ctx) })
@@ -185,7 +185,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // the socket was closed, and stays closed
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
-		if isSafety(err) {
+		if _, unsafe := errors.AsType[*SafetyError](err); unsafe {
 			l.stop(err)
 			continue
 		}

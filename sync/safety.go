@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -54,10 +53,4 @@ func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	}
 	return &SafetyError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them; check that it is the "+
 		"right source, with all Services and EndpointSlices; kube-nft writes nothing", before.Total, kept)}
-}
-
-// isSafety reports whether err is a SafetyError.
-func isSafety(err error) bool {
-	var s *SafetyError
-	return errors.As(err, &s)
 }

@@ -169,22 +169,14 @@ func (r *skips) ports() (n int) {
 // isRefusal reports whether a batch failed because of what is in it, and not because of the
 // state that the system or the process is in.
 func isRefusal(err error) bool {
-	var refused *kernel.OpError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	for _, errno := range []unix.Errno{unix.EPERM, unix.ENOMEM, unix.ENOBUFS, unix.EINTR, unix.EAGAIN} {
-		if errors.Is(err, errno) {
-			return false
-		}
-	}
-	return true
+	_, refused := errors.AsType[*kernel.OpError](err)
+	ofSystem := []error{unix.EPERM, unix.ENOMEM, unix.ENOBUFS, unix.EINTR, unix.EAGAIN}
+	return refused && !slices.ContainsFunc(ofSystem, func(errno error) bool { return errors.Is(err, errno) })
 }
 
 // attribute adds the Service that an operation was for to the kernel's error about it.
 func attribute(r *services.Ruleset, err error) error {
-	var op *kernel.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*kernel.OpError](err); ok {
 		op.Attribution = r.Attribution(op.Family, op.Set, op.Element)
 	}
 	return err
@@ -270,8 +262,8 @@ func (t *trial) skipRefused(ctx context.Context, err error) bool {
 
 // named returns the Service of which an error of the kernel names an element.
 func (t *trial) named(err error) (familyService, bool) {
-	var op *kernel.OpError
-	if !errors.As(err, &op) {
+	op, ok := errors.AsType[*kernel.OpError](err)
+	if !ok {
 		return familyService{}, false
 	}
 	namespace, name, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element)

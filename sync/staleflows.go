@@ -97,22 +97,22 @@ func (s *staleFlows) run(ctx context.Context) {
 		s.clean(last)
 	}()
 	retry.Repeat(ctx, s.wake, retry.Never, s.cpuTime, func() (again time.Duration, err error) {
-		if err = s.clean(ctx).Err; err != nil {
-			return 0, err
+		if err = s.clean(ctx); err == nil {
+			again = retry.Never
 		}
-		return retry.Never, nil
+		return again, err
 	})
 }
 
 // clean removes the connections that commits have made stale. What could not be done waits
 // for the next time, together with what has come meanwhile.
-func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
+func (s *staleFlows) clean(ctx context.Context) error {
 	s.mu.Lock()
 	work := s.waiting
 	s.waiting = staleChanges{}
 	s.mu.Unlock()
 	if work.empty() {
-		return report
+		return nil
 	}
 	began, changes := time.Now(), slices.Collect(maps.Values(work.frontends))
 	clean := s.Clean
@@ -120,13 +120,6 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 		clean = s.Full
 	}
 	result, err := clean(ctx, changes, s.view)
-	report = FlowReport{
-		Deleted: map[tracker.Family]int{
-			tracker.IPv4: result.Deleted - result.Deleted6,
-			tracker.IPv6: result.Deleted6,
-		},
-		Duration: time.Since(began), Lag: time.Since(work.since), Err: err,
-	}
 	if err != nil {
 		s.mu.Lock()
 		work.add(slices.Collect(maps.Values(s.waiting.frontends)), s.waiting.all, s.waiting.since)
@@ -134,15 +127,21 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 		s.mu.Unlock()
 	}
 	if ctx.Err() != nil { // the end is no failure
-		return report
+		return err
 	}
 	if s.failing.Fails(err) {
 		s.log.Warn("cannot delete stale conntrack entries; retrying", zap.Error(err))
 	}
 	if s.cleaned != nil {
-		s.cleaned(report)
+		s.cleaned(FlowReport{
+			Deleted: map[tracker.Family]int{
+				tracker.IPv4: result.Deleted - result.Deleted6,
+				tracker.IPv6: result.Deleted6,
+			},
+			Duration: time.Since(began), Lag: time.Since(work.since), Err: err,
+		})
 	}
-	return report
+	return err
 }
 
 // A FlowReport says what became of stale connections.

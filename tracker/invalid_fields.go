@@ -26,19 +26,18 @@ func (r *invalidFields) add(field, format string, args ...any) {
 		r.left++
 		return
 	}
-	r.list = append(r.list, &InvalidField{
-		Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
-		Field: field, Reason: fmt.Sprintf(format, args...),
-	})
+	r.list = append(r.list, r.invalid(field, fmt.Sprintf(format, args...)))
+}
+
+func (r *invalidFields) invalid(field, reason string) error {
+	return &InvalidField{Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
+		Field: field, Reason: reason}
 }
 
 // err returns all of them joined, nil if there are none.
 func (r *invalidFields) err() error {
 	if r.left > 0 {
-		r.list = append(r.list, &InvalidField{
-			Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
-			Field: "object", Reason: fmt.Sprintf("%d more values were refused", r.left),
-		})
+		r.list = append(r.list, r.invalid("object", fmt.Sprintf("%d more values were refused", r.left)))
 	}
 	return errors.Join(r.list...)
 }

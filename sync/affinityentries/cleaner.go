@@ -47,12 +47,11 @@ type Batch struct {
 
 // A Cleaner reads affinity maps after commits that may leave wrong entries behind, and has the loop remove these.
 type Cleaner struct {
-	Batches <-chan Batch // requests to the loop
+	Batches chan Batch // requests to the loop
 
 	log     *zap.Logger
 	reader  Reader
 	maps    func(nft.Family) []*nft.Set
-	batches chan Batch
 	wake    retry.Wake // has a value when there may be something to do
 	failing quota.Once
 
@@ -83,10 +82,9 @@ type groupState struct {
 func New(reader Reader, maps func(nft.Family) []*nft.Set, log *zap.Logger) *Cleaner {
 	c := &Cleaner{
 		log: log, reader: reader, maps: maps,
-		batches: make(chan Batch), wake: retry.NewWake(),
+		Batches: make(chan Batch), wake: retry.NewWake(),
 		states: make(map[mapID]*mapState),
 	}
-	c.Batches = c.batches
 	for _, f := range nft.Families { // an earlier process may have left wrong entries
 		for _, set := range maps(f) {
 			c.state(mapID{f, set.Name}).read = true
@@ -370,7 +368,7 @@ func (c *Cleaner) group(id mapID, number uint32) (affinity.Group, affinity.List)
 func (c *Cleaner) commit(ctx context.Context, ops func() []nft.Op) error {
 	answer := make(chan error, 1)
 	select {
-	case c.batches <- Batch{ops, answer}:
+	case c.Batches <- Batch{ops, answer}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -122,8 +122,7 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 func (m *Metrics) Failed(err error) {
 	m.sync.retries.Inc()
 	families := m.families
-	var op *kernel.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*kernel.OpError](err); ok {
 		families = []tracker.Family{op.Family}
 	}
 	for _, family := range families {

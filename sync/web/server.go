@@ -147,8 +147,7 @@ func (s *Server) bindError(err error) error {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		remedy = fmt.Sprintf("no interface of this node has this address: %s to one that it has", remedy)
 	}
-	var errno syscall.Errno // leaves out what net.OpError and os.SyscallError repeat
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok { // leaves out what net.OpError and os.SyscallError repeat
 		err = errno
 	}
 	return fmt.Errorf("serve %s on %s: %w; %s", s.Name, s.Address, err, remedy)

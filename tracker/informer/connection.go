@@ -134,7 +134,7 @@ func (c *Connection) credentials() (*rest.Config, error) {
 
 func (c *Connection) fromFile() (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(c.Process.path(c.Kubeconfig))
-	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return nil, fmt.Errorf("%s: %s; %s", c.origin(), pathError.Err, remedy)
 	}
 	if err == nil {

@@ -32,16 +32,15 @@ func reason(err error) string {
 // Concise shortens the error of an unanswered request to the host and the reason; it leaves out the
 // request with its path and query. It returns other errors, and nil, unchanged.
 func Concise(err error) error {
-	var request *url.Error
-	if !errors.As(err, &request) {
+	request, ok := errors.AsType[*url.Error](err)
+	if !ok {
 		return err
 	}
 	reason := request.Err
 	if request.Timeout() {
 		reason = errors.New("no answer in time")
 	}
-	var network *net.OpError
-	if errors.As(reason, &network) {
+	if network, ok := errors.AsType[*net.OpError](reason); ok {
 		reason = network.Err // without the addresses: one of them is new each time
 	}
 	host := "API server"

@@ -47,7 +47,7 @@ func list(path string) ([]string, error) {
 
 // cause strips the operation and path from err.
 func cause(err error) error {
-	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err
 	}
 	return err

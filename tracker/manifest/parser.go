@@ -218,8 +218,7 @@ func typeError(data []byte, value any, err error) string {
 // TypeError returns the first field of data whose type prevents decoding into value; nil if there is none.
 // The decoder that Kubernetes uses hides the details, and the standard one shows them.
 func TypeError(data []byte, value any) *gojson.UnmarshalTypeError {
-	var wrong *gojson.UnmarshalTypeError
-	errors.As(gojson.Unmarshal(data, value), &wrong)
+	wrong, _ := errors.AsType[*gojson.UnmarshalTypeError](gojson.Unmarshal(data, value))
 	return wrong
 }
 
@@ -252,7 +251,7 @@ func jsonText(err error) string {
 
 // jsonOffset returns the place of err in the content.
 func jsonOffset(err error, read int64, length int) int {
-	if syntax := (*gojson.SyntaxError)(nil); errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*gojson.SyntaxError](err); ok {
 		read = syntax.Offset
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
