@@ -36,7 +36,7 @@ type namespace struct {
 
 	demand   int  // elements that its Services ask for
 	refusing bool // the quota leaves out something
-	recount  bool // it is in Tracker.recount
+	recount  bool // what its Services get has to be decided anew
 	unserved int  // Services that the quota leaves out
 }
 

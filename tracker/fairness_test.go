@@ -366,6 +366,7 @@ func TestDemands(t *testing.T) {
 				}
 				must(t, tr.SetSlice(slice))
 			}
+			tr.Take()
 			if got := tr.namespaces["shop"].demand; got != tt.want {
 				t.Errorf("%d elements, want %d", got, tt.want)
 			}
@@ -728,6 +729,7 @@ func TestSharedListsCountOnce(t *testing.T) {
 		tr := newStopped(&now, Config{Quota: 1 << 20}, nil)
 		must(t, tr.SetService(newService(edits...)))
 		must(t, tr.SetSlice(withEndpoints(endpoints)))
+		tr.Take()
 		demand := tr.namespaces["shop"].demand
 		if most := ports*(2*frontendElements+affinityElements+2) + 3*endpoints; demand == 0 || demand > most {
 			t.Errorf("%d edits: the demand is %d, want at most %d", len(edits), demand, most)

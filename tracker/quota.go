@@ -123,21 +123,6 @@ func (e *entry) kinds(g *portGroup) int {
 	return len(kinds)
 }
 
-// measure brings the demand of e up to date, and with it that of its namespace.
-func (t *Tracker) measure(e *entry) {
-	if t.config.Quota == 0 {
-		return
-	}
-	d := t.demandOf(e)
-	n := e.in
-	n.demand += d.all() - e.demand.all()
-	e.demand = d
-	if (n.refusing || n.demand > t.config.Quota) && !n.recount {
-		n.recount = true
-		t.recount = append(t.recount, n)
-	}
-}
-
 // An OverQuota says which Service Config.Quota leaves out, and why.
 type OverQuota struct{ Namespace, Name, Reason string }
 
@@ -145,47 +130,55 @@ func (o *OverQuota) Error() string {
 	return fmt.Sprintf("Service %s/%s: %s", o.Namespace, o.Name, o.Reason)
 }
 
-// applyQuotas decides which Services are served, in the namespaces whose demand has changed, and returns those
-// that have become too much.
-func (t *Tracker) applyQuotas() (over []*OverQuota) {
-	for _, n := range t.recount {
-		n.recount = false
-		granted, leftOut := 0, 0
-		for _, e := range slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge) {
-			if e.service == nil {
-				e.granted = whole
-				continue
-			}
-			before := e.granted
-			switch {
-			case granted+e.demand.all() <= t.config.Quota:
-				e.granted = whole
-				granted += e.demand.all()
-			case granted+e.demand.base <= t.config.Quota:
-				e.granted = withoutSlots
-				granted += e.demand.base
-			default:
-				e.granted = nothing
-				leftOut++
-			}
-			if e.granted == before {
-				continue
-			}
-			e.forgetListings()
-			t.touch(e)
-			e.over = nil
-			if e.granted == nothing {
-				e.over = t.overQuota(e, granted)
-				over = append(over, e.over)
-			}
-		}
-		t.unserved += leftOut - n.unserved
-		n.unserved = leftOut
-		n.refusing = n.demand > t.config.Quota
+// applyQuota measures what has changed in a namespace and, if the namespace may add something, decides which of its
+// Services are served. It adds to d those that have become too much.
+func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
+	if t.config.Quota == 0 {
+		return
 	}
-	clear(t.recount)
-	t.recount = t.recount[:0]
-	return over
+	for _, e := range n.dirty {
+		if !e.unmeasured {
+			continue
+		}
+		demand := t.demandOf(e)
+		n.demand += demand.all() - e.demand.all()
+		e.demand, e.unmeasured = demand, false
+		n.recount = n.recount || n.refusing || n.demand > t.config.Quota
+	}
+	if !n.recount || !adds {
+		return
+	}
+	granted, leftOut := 0, 0
+	for _, e := range slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge) {
+		if e.service == nil {
+			e.granted = whole
+			continue
+		}
+		before := e.granted
+		switch {
+		case granted+e.demand.all() <= t.config.Quota:
+			e.granted = whole
+			granted += e.demand.all()
+		case granted+e.demand.base <= t.config.Quota:
+			e.granted = withoutSlots
+			granted += e.demand.base
+		default:
+			e.granted = nothing
+			leftOut++
+		}
+		if e.granted == before {
+			continue
+		}
+		e.forgetListings()
+		t.touch(e)
+		e.over = nil
+		if e.granted == nothing {
+			e.over = t.overQuota(e, granted)
+			d.OverQuota = append(d.OverQuota, e.over)
+		}
+	}
+	t.unserved += leftOut - n.unserved
+	n.unserved, n.refusing, n.recount = leftOut, n.demand > t.config.Quota, false
 }
 
 // byAge orders Services of a namespace as ByAge orders their ports.

@@ -17,7 +17,6 @@ func (t *Tracker) Take() Delta {
 	defer t.mu.Unlock()
 	var d Delta
 	now := t.config.Clock()
-	d.OverQuota, d.Unserved = t.applyQuotas(), t.unserved
 	s := stepper{left: mostWork}
 	if !t.begun {
 		s.left = math.MaxInt
@@ -27,7 +26,8 @@ func (t *Tracker) Take() Delta {
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, now)
 	}
-	t.dirty = slices.DeleteFunc(t.dirty, func(n *namespace) bool { return len(n.dirty) == 0 })
+	t.dirty = slices.DeleteFunc(t.dirty, func(n *namespace) bool { return len(n.dirty) == 0 && !n.recount })
+	d.Unserved = t.unserved
 	t.handOut(&d)
 	t.begun = true
 	t.taken = t.seen
@@ -76,7 +76,11 @@ func (t *Tracker) takeRemoved(removed []*entry, s *stepper, now time.Time) (left
 // takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait.
 func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	began := t.config.CPUTime()
-	s.adds = !t.begun || !n.owes(now)
+	if s.adds = !t.begun || !n.owes(now); s.left > 0 {
+		t.applyQuota(n, d, s.adds)
+	} else if n.recount {
+		d.leaveOut(now, now.Add(-1))
+	}
 	left := n.dirty[:0]
 	for i, e := range n.dirty {
 		if s.left <= 0 {
@@ -111,7 +115,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	if t.begun {
 		n.charge(now, max(0, t.config.CPUTime()-began))
 	}
-	if !s.adds && len(left) > 0 {
+	if !s.adds && (len(left) > 0 || n.recount) {
 		d.wait(n, now)
 	}
 }

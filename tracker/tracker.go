@@ -63,7 +63,6 @@ type Tracker struct {
 	removed    []*entry              // Services that were deleted after Take
 	dirty      []*namespace          // with Services that changed after Take
 	advanced   []*entry              // by the present Take
-	recount    []*namespace          // whose demand may be more than the quota
 	unserved   int                   // Services that the quota leaves out
 	inUse      int                   // namespaces, when those that are gone were forgotten last
 	begun      bool                  // Take has been called, and TakeAll has not since
@@ -112,9 +111,10 @@ type entry struct {
 	want     []*ServicePort // what out is to become; nil if that is to be worked out
 	reduced  bool           // of want, what is taken away has been; what it adds waits
 
-	demand  demand
-	granted grant
-	over    *OverQuota // why nothing is granted; else nil
+	demand     demand
+	unmeasured bool // demand is that of earlier objects
+	granted    grant
+	over       *OverQuota // why nothing is granted; else nil
 
 	silent map[PortID][]netip.AddrPort // see Tracker.LeaveOut; the oldest first
 
@@ -348,7 +348,7 @@ func (t *Tracker) newEntry(name objectName) *entry {
 
 // mark makes Take look at e, whose objects have changed.
 func (t *Tracker) mark(e *entry) {
-	t.measure(e)
+	e.unmeasured = true
 	t.touch(e)
 }
 
@@ -362,7 +362,7 @@ func (t *Tracker) touch(e *entry) {
 		return
 	}
 	e.dirty, e.since = true, t.config.Clock()
-	if len(e.in.dirty) == 0 {
+	if len(e.in.dirty) == 0 && !e.in.recount {
 		t.dirty = append(t.dirty, e.in)
 	}
 	e.in.dirty = append(e.in.dirty, e)
