@@ -235,7 +235,7 @@ func TestReduceKeepsCommonPart(t *testing.T) {
 // other namespaces are not concerned.
 func TestQuota(t *testing.T) {
 	now := started
-	const each = frontendElements + 1 // a cluster IP and an endpoint
+	const each = frontendElements + servedElements + 1 // a cluster IP and an endpoint
 	tr := newStopped(&now, Config{Quota: 3 * each}, nil)
 	add := func(namespace, name string, n int, endpoints int, edit ...func(*corev1.Service)) {
 		t.Helper()
@@ -336,21 +336,22 @@ func TestDemands(t *testing.T) {
 		endpoints, slices int
 		want              int
 	}{
-		{"a frontend and ten endpoints", ports(1), 10, 1, 8 + 10},
-		{"a second slice that lists them", ports(1), 10, 2, 8 + 20},
+		{"a frontend and ten endpoints", ports(1), 10, 1, 8 + 4 + 10},
+		{"a second slice that lists them", ports(1), 10, 2, 8 + 2*4 + 20},
+		{"a second slice, both without endpoints", ports(1), 0, 2, 8 + 2*4},
 		{"a node port and a load balancer", func(s *corev1.Service) {
 			balanced("198.51.100.1")(s)
 			s.Spec.Ports[0].NodePort = 30080
-		}, 0, 1, 3 * 8},
+		}, 0, 1, 3*8 + 4},
 		{"source ranges", func(s *corev1.Service) {
 			balanced("198.51.100.1")(s)
 			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "203.0.113.0/24"}
-		}, 0, 1, 2*8 + 2},
+		}, 0, 1, 2*8 + 4 + 2},
 		{"session affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, 10, 1,
-			8 + 10 + 10 + 40},
-		{"a slot table of 21 endpoints", annotated("lb-algorithm", "maglev"), 21, 1, 8 + 21 + 4001},
-		{"10 ports with 100 endpoints", ports(10), 100, 1, 10*8 + 10*100},
-		{"500 ports with the same 500 endpoints", ports(500), 500, 1, 5500},
+			8 + 4 + 10 + 10 + 40},
+		{"a slot table of 21 endpoints", annotated("lb-algorithm", "maglev"), 21, 1, 8 + 4 + 21 + 4001},
+		{"10 ports with 100 endpoints", ports(10), 100, 1, 10*(8+4) + 10*100},
+		{"500 ports with the same 500 endpoints", ports(500), 500, 1, 7500},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tr, service := newTracker(Config{Quota: 1 << 20}), newService(tt.edit)
@@ -731,7 +732,7 @@ func TestSharedListsCountOnce(t *testing.T) {
 		must(t, tr.SetSlice(withEndpoints(endpoints)))
 		tr.Take()
 		demand := tr.namespaces["shop"].demand
-		if most := ports*(2*frontendElements+affinityElements+2) + 3*endpoints; demand == 0 || demand > most {
+		if most := ports*(2*frontendElements+affinityElements+servedElements+2) + 3*endpoints; demand == 0 || demand > most {
 			t.Errorf("%d edits: the demand is %d, want at most %d", len(edits), demand, most)
 		}
 	}
@@ -942,7 +943,7 @@ func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
 func TestSharedListsComeInSteps(t *testing.T) {
 	now := started
 	const ports, endpoints = 500, 500
-	tr := newStopped(&now, Config{Quota: ports*(frontendElements+2) + endpoints}, nil)
+	tr := newStopped(&now, Config{Quota: ports*(frontendElements+servedElements+2) + endpoints}, nil)
 	service := newService()
 	service.Spec.Ports = nil
 	for i := range ports {

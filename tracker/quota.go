@@ -17,10 +17,12 @@ import (
 // A frontend counts as frontendElements: whenever a frontend gets another verdict, the kernel takes a step for each
 // frontend of all Services. A port of a Service with session affinity counts as affinityElements, for its chains. An
 // endpoint counts each time that an EndpointSlice lists it, and once for each port that it serves; but once for all
-// ports that share their lists in the tables. With session affinity it counts once more for each list.
+// ports that share their lists in the tables. With session affinity it counts once more for each list. A change of a
+// Service goes through all ports of its slices, with endpoints or not: each that serves a port counts as servedElements.
 const (
 	frontendElements = 8
 	affinityElements = 40
+	servedElements   = 4
 )
 
 // JointFrom is from how many elements of direct lists on, ports times endpoints, ports of a Service share their lists.
@@ -77,10 +79,7 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 		if s.internalLocal || s.externalLocal {
 			lists = 2
 		}
-		if endpoints == 0 {
-			continue
-		}
-		if s.settings.Maglev {
+		if s.settings.Maglev && endpoints > 0 {
 			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
 		}
 		for _, g := range t.portGroups(e, f.family) {
@@ -89,11 +88,11 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 				times = e.kinds(&g)
 				d.base += 2 * len(g.ports)
 			}
-			d.base += times * served
+			d.base += times*served + len(g.ports)*len(g.parts)*servedElements
 			if s.timeout > 0 { // among the endpoints that affinity entries may name
 				d.base += times * lists * served
 			}
-			if uneven && !s.settings.Maglev {
+			if uneven && served > 0 && !s.settings.Maglev {
 				d.slots += times * lists * served * maglev.PlacesEach(served)
 			}
 		}

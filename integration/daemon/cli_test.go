@@ -311,8 +311,8 @@ func TestServicesOverTheQuota(t *testing.T) {
 	k := lab.Open(t, kernel.Open)
 	lab.Start(t, append([]string{lab.Program(t), "--namespace-quota=100", "--takeover=never"}, examples...)...)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.90")) })
-	const want = "Service shop/web: the Service asks for 38 elements, but older Services of its namespace " +
-		"use 79 of the 100"
+	const want = "Service shop/web: the Service asks for 46 elements, but older Services of its namespace " +
+		"use 83 of the 100"
 	check := func(code int, args ...string) {
 		t.Helper()
 		got := runProxy(t, args...)
