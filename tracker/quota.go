@@ -82,7 +82,8 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 		if s.settings.Maglev && endpoints > 0 {
 			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
 		}
-		for _, g := range t.portGroups(e, f.family) {
+		e.groups = append(e.groups, t.portGroups(e, f.family))
+		for _, g := range e.groups[i] {
 			served, times := g.served(), len(g.ports)
 			if g.uniform() && len(g.ports)*served >= jointFrom {
 				times = e.kinds(&g)

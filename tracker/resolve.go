@@ -182,7 +182,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			ports[i].LocalReady = n
 		}
 	}
-	e.changed = e.changed[:0]
+	e.changed, e.groups = e.changed[:0], nil
 	reuse(e.out, ports)
 	return ports
 }
@@ -240,7 +240,10 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 // node, see ServicePort.LocalReady.
 func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here []netip.Addr) {
 	s := e.service
-	for _, g := range t.portGroups(e, s.fronts[j].family) {
+	if len(e.groups) == j {
+		e.groups = append(e.groups, t.portGroups(e, s.fronts[j].family))
+	}
+	for _, g := range e.groups[j] {
 		all := t.candidates(e, &g, j)
 		var chosen []choice
 		apart := 0

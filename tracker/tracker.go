@@ -110,6 +110,7 @@ type entry struct {
 	triggers []Trigger      // of the changes after Take
 	want     []*ServicePort // what out is to become; nil if that is to be worked out
 	reduced  bool           // of want, what is taken away has been; what it adds waits
+	groups   [][]portGroup  // of each front, from when e is measured to when want is worked out
 
 	demand     demand
 	unmeasured bool // demand is that of earlier objects
@@ -354,7 +355,7 @@ func (t *Tracker) mark(e *entry) {
 
 // touch makes Take look at e.
 func (t *Tracker) touch(e *entry) {
-	e.want, e.reduced = nil, false
+	e.want, e.groups, e.reduced = nil, nil, false
 	if e.service == nil && len(e.out) > 0 {
 		t.removed = append(t.removed, e)
 	}
