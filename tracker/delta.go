@@ -124,6 +124,14 @@ func (d *Delta) observe(at time.Time) {
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	before, at := len(d.Changed)+len(d.Removed), 0
 	d.Changed = slices.Grow(d.Changed, len(want))
+	var ranges [2][]netip.Prefix // of the last ports, which mostly have the same: each comparison may be long
+	same := true
+	sameRanges := func(h, w *ServicePort) bool {
+		if !sameMemory(h.Sources, ranges[0]) || !sameMemory(w.Sources, ranges[1]) {
+			ranges, same = [2][]netip.Prefix{h.Sources, w.Sources}, sameList(h.Sources, w.Sources)
+		}
+		return same
+	}
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
 		case w == nil:
@@ -132,7 +140,7 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 			}
 			d.Removed[h.ID] = true
 			return
-		case h == w || h != nil && h.Equal(w):
+		case h == w || h != nil && sameRanges(h, w) && h.Equal(w):
 			want[at] = h
 		default:
 			d.Changed = append(d.Changed, w)

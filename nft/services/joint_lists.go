@@ -54,7 +54,7 @@ func (p *portState) want(to setting) {
 	p.wanted = to
 	p.relists = p.joint != nil && p.limits == to.limits && was.TargetPort == now.TargetPort &&
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
-		was.EqualBesideEndpoints(now)
+		lists.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
 }
 
 // A jointGroup is ports of a Service that have the same endpoints.
