@@ -95,6 +95,9 @@ func listing(p *tracker.ServicePort, local bool) (endpoints []netip.AddrPort, we
 // when the port was shown; shown is nil if have was found in the kernel.
 func Arrange(have Places, shown, p *tracker.ServicePort, local bool, by Method) Places {
 	want, weights := listing(p, local)
+	if len(want) == 0 { // all ports of a Service may lose a long list at once
+		return Places{}
+	}
 	before, beforeWeights := listing(shown, local)
 	target := uint16(0) // of before
 	if shown != nil {
@@ -105,9 +108,6 @@ func Arrange(have Places, shown, p *tracker.ServicePort, local bool, by Method) 
 			slices.Equal(beforeWeights, weights) && slices.Equal(shown.LeftOut, p.LeftOut) {
 			have.hash = by.Hash
 			return have
-		}
-		if len(want) == 0 {
-			return Places{}
 		}
 		return Places{Endpoints: want, slots: slotTable(p, local), hash: by.Hash, target: p.TargetPort}
 	}
