@@ -177,7 +177,8 @@ func TestEndpointRemoved(t *testing.T) {
 			if got := exchange(t, conn, 200*time.Millisecond); got != "" {
 				t.Fatalf("%s answered before the clean-up: the test proves nothing", got)
 			}
-			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Removed: p.endpoints[:1]}, p.desired(p.endpoints[1]))
+			removed := []tracker.Served{{List: p.endpoints[:1]}}
+			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Removed: removed}, p.desired(p.endpoints[1]))
 			if got := exchangeOnce(t, conn); got != p.endpoints[1].String() {
 				t.Errorf("%q answered, want %s", got, p.endpoints[1])
 			}
@@ -198,7 +199,8 @@ func TestScaledToZeroAndBack(t *testing.T) {
 				t.Fatalf("%q answered, want %s", got, p.endpoints[0])
 			}
 			p.translate(t, netip.AddrPort{})
-			gone := tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Gone: true, Removed: p.endpoints[:1]}
+			gone := tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Gone: true,
+				Removed: []tracker.Served{{List: p.endpoints[:1]}}}
 			if result := clean(t, gone, p.desired()); result.Deleted != 1 {
 				t.Errorf("scaled to zero: got %+v, want 1 deleted", result)
 			}

@@ -72,7 +72,7 @@ func TestCleanInKernel(t *testing.T) {
 		}
 	}
 	create(t, table, bystanders...)
-	change := tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
+	change := tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: served("10.244.9.9:8443")}
 	result, err := reconciler.Clean(t.Context(), []tracker.FlowChange{change}, desired)
 	if err != nil || result.Requests != 1 || result.Examined > len(bystanders) || result.Deleted != 2 ||
 		result.Deleted6 != 0 {
@@ -146,7 +146,8 @@ func TestOvertaken(t *testing.T) {
 		for _, ep := range slices.Concat(back, gone) {
 			r.flows = append(r.flows, flow(tracker.UDP, client, "203.0.113.9:53", ep.String(), established))
 		}
-		changes := []tracker.FlowChange{{Frontend: dns, Removed: slices.Concat(back, gone), Gone: true}}
+		changes := []tracker.FlowChange{{Frontend: dns, Removed: []tracker.Served{{List: slices.Concat(back, gone)}},
+			Gone: true}}
 		clean := (&Reconciler{table: r}).Clean
 		if full {
 			clean = (&Reconciler{table: r}).Full
@@ -178,7 +179,7 @@ func TestDeleteAsks(t *testing.T) {
 
 // TestFullCleansChangesInTheSameDumps: changes do not ask for dumps of their own.
 func TestFullCleansChangesInTheSameDumps(t *testing.T) {
-	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53"),
+	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: served("10.244.0.5:53"),
 		Gone: true}}
 	without := *desired
 	without.resets = nil

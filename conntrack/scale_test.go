@@ -47,7 +47,7 @@ func TestForeignFlows(t *testing.T) {
 	create(t, table, ours...)
 	reconciler := NewReconciler(table)
 
-	change := tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")}
+	change := tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")}
 	result, err := reconciler.Clean(t.Context(), []tracker.FlowChange{change}, desired)
 	if err != nil || result.Requests != 1 || result.Deleted != 4 {
 		t.Errorf("one frontend: got %+v, %v, want 1 request and 4 deleted", result, err)
@@ -73,7 +73,7 @@ func BenchmarkClean(b *testing.B) {
 			table := crowded(b, flows)
 			reconciler := NewReconciler(table)
 			stale := flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established)
-			changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")}}
+			changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")}}
 			for b.Loop() {
 				b.StopTimer()
 				create(b, table, stale)

@@ -119,7 +119,7 @@ func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	if len(c.Removed) == 0 {
 		return c.Gone && !c.NodePort()
 	}
-	return slices.Contains(c.Removed, flow.Endpoint())
+	return slices.ContainsFunc(c.Removed, func(s tracker.Served) bool { return s.Has(flow.Endpoint()) })
 }
 
 // strays reports whether flow bypasses a cluster IP at which a frontend has just appeared: our

@@ -158,36 +158,36 @@ var changeCases = []struct {
 }{
 	{
 		"endpoint removed",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established), true,
 	}, {
 		"another endpoint of the same frontend",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.1.5:5353", established), false,
 	}, {
 		"the same endpoint at a frontend that did not change",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:5353", established), false,
 	}, {
 		"endpoint of TCP removed",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
 	}, {
 		"with resets: endpoint of TCP removed",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: endpoints("10.244.9.9:8443")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: served("10.244.9.9:8443")},
 		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true,
 	}, {
 		"with resets: three endpoints of TCP removed",
 		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"),
-			Removed: endpoints("10.244.9.7:8443", "10.244.9.8:8443", "10.244.9.9:8443")},
+			Removed: served("10.244.9.7:8443", "10.244.9.8:8443", "10.244.9.9:8443")},
 		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true,
 	}, {
 		"with resets: endpoint of a node port removed",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "0.0.0.0:30443"), Removed: endpoints("10.244.9.9:8443")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "0.0.0.0:30443"), Removed: served("10.244.9.9:8443")},
 		flow(tracker.TCP, client, "192.0.2.1:30443", "10.244.9.9:8443", established), true,
 	}, {
 		"with resets: another endpoint",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: endpoints("10.244.9.9:8443")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: served("10.244.9.9:8443")},
 		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.0.8:8443", established), false,
 	}, {
 		"resets asked for after the endpoint left",
@@ -199,7 +199,7 @@ var changeCases = []struct {
 		flow(tracker.SCTP, client, "10.96.0.40:90", "10.244.9.9:90", established), true,
 	}, {
 		"resets not asked for any more when the clean-up begins",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353"), Reset: true},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353"), Reset: true},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
 	}, {
 		"scaled to zero",
@@ -215,7 +215,7 @@ var changeCases = []struct {
 		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
 	}, {
 		"frontend gone, flow translated by another program",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
 	}, {
 		"frontend gone, flow never translated",
@@ -223,23 +223,23 @@ var changeCases = []struct {
 		flow(tracker.UDP, client, "203.0.113.9:53", "203.0.113.9:53", 0), false,
 	}, {
 		"endpoint removed, and meanwhile the frontend is gone",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
 	}, {
 		"the same, flow translated by another program",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
 	}, {
 		"endpoint removed, and meanwhile it is back",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.1.5:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: served("10.244.1.5:5353")},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.1.5:5353", established), false,
 	}, {
 		"node port gone",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "10.244.0.5:53", established), true,
 	}, {
 		"node port gone, other address",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.99:30099", "10.244.0.5:53", established), false,
 	}, {
 		"node port gone, published by another program",
@@ -247,7 +247,7 @@ var changeCases = []struct {
 		flow(tracker.UDP, client, "192.0.2.1:30099", "172.17.0.2:53", established), false,
 	}, {
 		"node port gone, a program on the node took the port",
-		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: served("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "192.0.2.1:30099", established), false,
 	}, {
 		"node port appeared",
@@ -259,7 +259,7 @@ var changeCases = []struct {
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true,
 	}, {
 		"endpoint removed, SYN to it",
-		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: served("10.244.9.9:5353")},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), false,
 	}, {
 		"frontend appeared, SYN to another port of its cluster IP",
@@ -282,6 +282,8 @@ func endpoints(list ...string) (addrs []netip.AddrPort) {
 	}
 	return addrs
 }
+
+func served(list ...string) []tracker.Served { return []tracker.Served{{List: endpoints(list...)}} }
 
 // TestChange also checks that what is stale would be asked for, and that a full clean-up
 // needs no change of a frontend that is there: its flows it finds by itself.
@@ -314,7 +316,7 @@ func TestFiltersOfFullCleanUp(t *testing.T) {
 
 // TestFiltersOfChanges: a clean-up reads only the protocols and families in which changes can have made flows stale.
 func TestFiltersOfChanges(t *testing.T) {
-	gone := endpoints("10.244.9.9:5353")
+	gone := served("10.244.9.9:5353")
 	for _, tt := range []struct {
 		name    string
 		changes []tracker.FlowChange

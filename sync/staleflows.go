@@ -61,11 +61,12 @@ func (c *staleChanges) add(changes []tracker.FlowChange, all bool, at time.Time)
 	if c.frontends == nil {
 		c.frontends = make(map[tracker.Frontend]tracker.FlowChange)
 	}
+	memo := make(tracker.Memo)
 	for _, change := range changes {
 		earlier, ok := c.frontends[change.Frontend]
 		switch {
 		case ok:
-			c.frontends[change.Frontend] = earlier.Then(change)
+			c.frontends[change.Frontend] = earlier.Then(change, memo)
 		case c.all && !change.Gone && len(change.Removed) == 0: // a look at all connections needs no more
 		default:
 			c.frontends[change.Frontend] = change

@@ -62,7 +62,7 @@ func (f *flowTable) look(changes []tracker.FlowChange, desired conntrack.Desired
 		case flow.bypasses():
 			return known && (changes[at].Appeared || flow.to.Protocol == tracker.UDP)
 		}
-		return known || slices.Contains(changes[at].Removed, flow.endpoint)
+		return known || slices.ContainsFunc(changes[at].Removed, func(s tracker.Served) bool { return s.Has(flow.endpoint) })
 	}
 	f.mu.Lock()
 	var found []trackedFlow

@@ -127,6 +127,10 @@ func at8080(numbers ...byte) (endpoints []netip.AddrPort) {
 	return endpoints
 }
 
+func served8080(numbers ...byte) []tracker.Served {
+	return []tracker.Served{{List: at8080(numbers...)}}
+}
+
 // TestCommitsDoNotWaitForCleaning makes changes while a clean-up takes a second: all are
 // committed at once, and the next clean-up finds one change for each frontend.
 func TestCommitsDoNotWaitForCleaning(t *testing.T) {
@@ -155,8 +159,8 @@ func TestCommitsDoNotWaitForCleaning(t *testing.T) {
 		got := c.all()[1].changes
 		slices.SortFunc(got, func(x, y tracker.FlowChange) int { return x.Frontend.Compare(y.Frontend) })
 		want := []tracker.FlowChange{
-			{Frontend: frontendAt(udp("dns", 1)), Removed: at8080(1, 2, 3, 4)},
-			{Frontend: frontendAt(udp("ntp", 2)), Removed: at8080(1)},
+			{Frontend: frontendAt(udp("dns", 1)), Removed: served8080(1, 2, 3, 4)},
+			{Frontend: frontendAt(udp("ntp", 2)), Removed: served8080(1)},
 		}
 		if diff := cmp.Diff(want, got, compareAddresses); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
@@ -200,7 +204,7 @@ func testCleaningRests(t *testing.T, busy time.Duration, want float64) {
 			t.Errorf("%d clean-ups took %.0f%% of the time, want %.0f%%", len(c.all()), 100*share, 100*want)
 		}
 		for _, asked := range c.all() {
-			if len(asked.changes) != 1 || len(asked.changes[0].Removed) > 6 {
+			if len(asked.changes) != 1 || asked.changes[0].Removed[0].Len() > 6 {
 				t.Fatalf("asked for %+v", asked)
 			}
 		}
@@ -278,7 +282,8 @@ func TestNothingIsCleanedBeforeTheCommit(t *testing.T) {
 			!allowed(at8080(2)[0]) {
 			t.Error("the view is behind the kernel")
 		}
-		if len(c.all()) != 2 || len(c.all()[1].changes) != 1 || !slices.Equal(c.all()[1].changes[0].Removed, at8080(1)) {
+		if len(c.all()) != 2 || len(c.all()[1].changes) != 1 ||
+			!cmp.Equal(c.all()[1].changes[0].Removed, served8080(1), compareAddresses) {
 			t.Errorf("asked for %+v", c.all()[1:])
 		}
 	})
@@ -301,7 +306,7 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 				t.Fatalf("attempts %+v, want a look at all connections after 0, 50, 150, 350 ms and so on", c.all())
 			}
 		}
-		want := []tracker.FlowChange{{Frontend: frontendAt(udp("dns", 1)), Removed: at8080(1, 2, 3), Gone: true}}
+		want := []tracker.FlowChange{{Frontend: frontendAt(udp("dns", 1)), Removed: served8080(1, 2, 3), Gone: true}}
 		if diff := cmp.Diff(want, c.all()[7].changes, compareAddresses); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
@@ -355,7 +360,7 @@ func TestFullCleaningKnowsFrontends(t *testing.T) {
 	made, moved, gone := udp("made", 3), udp("moved", 4), udp("gone", 9)
 	l.stale.committed([]tracker.FlowChange{
 		{Frontend: frontendAt(made), Appeared: true},
-		{Frontend: frontendAt(moved), Removed: at8080(1)},
+		{Frontend: frontendAt(moved), Removed: served8080(1)},
 		{Frontend: frontendAt(gone), Gone: true},
 	}, true)
 	l.stale.clean(t.Context())

@@ -64,8 +64,8 @@ type FlowChange struct {
 	// Removed are endpoints that served the frontend before the commit and do not serve it any more,
 	// on any node. Endpoints that only stop taking new connections do not belong to Removed. For a
 	// frontend that is Gone, Removed holds all endpoints that served it since the last FlowChange:
-	// they distinguish its flows from flows that another program translated.
-	Removed []netip.AddrPort
+	// they distinguish its flows from flows that another program translated. Of each Port there is one Served.
+	Removed []Served
 
 	// Gone says that the frontend no longer exists or has lost its last endpoint.
 	Gone bool
@@ -80,10 +80,17 @@ type FlowChange struct {
 }
 
 // Then returns the joint meaning of c and a later change of the same frontend.
-func (c FlowChange) Then(later FlowChange) FlowChange {
-	later.Removed = append(slices.Clip(c.Removed), later.Removed...)
-	slices.SortFunc(later.Removed, netip.AddrPort.Compare)
-	later.Removed = slices.Compact(later.Removed)
+func (c FlowChange) Then(later FlowChange, known Memo) FlowChange {
+	removed := slices.Clone(c.Removed)
+	for _, more := range later.Removed {
+		i := slices.IndexFunc(removed, func(s Served) bool { return s.Port == more.Port })
+		if i < 0 {
+			removed = append(removed, more)
+		} else {
+			removed[i].List = known.combined(removed[i].List, more.List, true)
+		}
+	}
+	later.Removed = removed
 	later.Appeared = later.Appeared || c.Appeared
 	later.Reset = later.Reset || c.Reset
 	return later

@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -38,12 +39,40 @@ func TestFrontend(t *testing.T) {
 func TestFlowChangeThen(t *testing.T) {
 	a, b := netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("10.244.0.2:53")
 	at := NodePort(IPv4, UDP, 30053)
-	first := FlowChange{Frontend: at, Removed: []netip.AddrPort{b}, Gone: true, Appeared: true}
-	got := first.Then(FlowChange{Frontend: at, Removed: []netip.AddrPort{a, b}})
-	if got.Frontend != at || got.Gone || !got.Appeared || !slices.Equal(got.Removed, []netip.AddrPort{a, b}) {
+	first := FlowChange{Frontend: at, Removed: []Served{{List: []netip.AddrPort{b}}}, Gone: true, Appeared: true}
+	other := Served{List: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.3:0")}, Port: 53}
+	got := first.Then(FlowChange{Frontend: at, Removed: []Served{{List: []netip.AddrPort{a, b}}, other}}, make(Memo))
+	want := FlowChange{Frontend: at, Removed: []Served{{List: []netip.AddrPort{a, b}}, other}, Appeared: true}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
-	if !slices.Equal(first.Removed, []netip.AddrPort{b}) {
+	if !slices.Equal(first.Removed[0].List, []netip.AddrPort{b}) {
 		t.Errorf("the first change is now %v", first.Removed)
+	}
+}
+
+// TestServedWithout: ports share what is worked out of their lists.
+func TestServedWithout(t *testing.T) {
+	var all []netip.AddrPort
+	for _, addr := range []string{"10.244.0.1", "10.244.0.2", "10.244.0.3"} {
+		all = append(all, netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
+	}
+	others, middle, memo := []netip.AddrPort{all[0], all[2]}, all[1:2], make(Memo)
+	for _, tt := range []struct{ s, o, want Served }{
+		{Served{all, 80}, Served{others, 80}, Served{middle, 80}},
+		{Served{all, 81}, Served{others, 81}, Served{middle, 81}},
+		{Served{others, 80}, Served{all, 80}, Served{nil, 80}},
+		{Served{middle, 80}, Served{others, 80}, Served{middle, 80}},
+		{Served{all, 80}, Served{all, 81}, Served{all, 80}},
+		{Served{all, 80}, Served{}, Served{all, 80}},
+		{Served{}, Served{all, 80}, Served{}},
+		{Served{all, 80}, Served{all, 80}, Served{}},
+	} {
+		if got := tt.s.Without(tt.o, memo); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%v without %v: %v, want %v", tt.s, tt.o, got, tt.want)
+		}
+	}
+	if len(memo) != 3 {
+		t.Errorf("%d lists were worked out, want 3", len(memo))
 	}
 }

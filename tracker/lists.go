@@ -103,59 +103,80 @@ func withPort(list []netip.AddrPort, port uint16) []netip.AddrPort {
 	return all
 }
 
-// Served are the endpoints that may go on serving connections to a frontend. The zero value has none. Ports of a
-// Service share its memory.
+// Served are endpoints that may go on serving connections to a frontend, or that did. The zero value has none. Ports of
+// a Service share its memory.
 type Served struct {
-	list []netip.AddrPort // sorted
-	port uint16           // as ServicePort.TargetPort
+	List []netip.AddrPort // sorted
+	Port uint16           // as ServicePort.TargetPort
 }
 
 // Served returns the endpoints of p.Serving.
 func (p *ServicePort) Served() Served { return Served{p.Serving, p.TargetPort} }
 
 // Len is their number.
-func (s Served) Len() int { return len(s.list) }
+func (s Served) Len() int { return len(s.List) }
 
 // All lists them, sorted.
-func (s Served) All() []netip.AddrPort { return withPort(s.list, s.port) }
+func (s Served) All() []netip.AddrPort { return withPort(s.List, s.Port) }
 
 // Has reports whether an endpoint is one of them.
 func (s Served) Has(ep netip.AddrPort) bool {
-	if s.port != 0 {
-		if ep.Port() != s.port {
+	if s.Port != 0 {
+		if ep.Port() != s.Port {
 			return false
 		}
 		ep = netip.AddrPortFrom(ep.Addr(), 0)
 	}
-	_, found := slices.BinarySearchFunc(s.list, ep, netip.AddrPort.Compare)
+	_, found := slices.BinarySearchFunc(s.List, ep, netip.AddrPort.Compare)
 	return found
 }
 
-// Equal reports whether both have the same endpoints. It may say no if only one of them stands for endpoints that
-// share a port.
-func (s Served) Equal(o Served) bool { return s.port == o.port && sameList(s.list, o.list) }
+// Same reports whether both have the same endpoints in the same memory.
+func (s Served) Same(o Served) bool { return s.Port == o.Port && sameMemory(s.List, o.List) }
 
-// Without lists those that o does not have, sorted.
-func (s Served) Without(o Served) (missing []netip.AddrPort) {
-	other := o.list
-	for _, ep := range s.list {
-		if s.port == o.port {
-			for len(other) > 0 && other[0] != ep && other[0].Compare(ep) < 0 {
-				other = other[1:]
+// Without returns those that o does not have. It may leave in others if only one of the two stands for endpoints that
+// share a port.
+func (s Served) Without(o Served, known Memo) Served {
+	switch {
+	case s.Same(o):
+		return Served{}
+	case s.Port != o.Port || len(s.List) == 0 || len(o.List) == 0:
+		return s
+	}
+	return Served{known.combined(s.List, o.List, false), s.Port}
+}
+
+// A Memo keeps what was worked out of two lists of endpoints, for the other ports that share these lists. It keeps the
+// lists in memory, too: it is for one change.
+type Memo map[operands][]netip.AddrPort
+
+type operands struct {
+	a, b             *netip.AddrPort
+	lengthA, lengthB int
+	union            bool
+}
+
+// combined returns the union of two sorted lists, or the endpoints of a that b lacks. Neither list is empty.
+func (m Memo) combined(a, b []netip.AddrPort, union bool) []netip.AddrPort {
+	of := operands{&a[0], &b[0], len(a), len(b), union}
+	list, ok := m[of]
+	switch {
+	case ok:
+		return list
+	case union:
+		list = sortedSet(a, b)
+	default:
+		for _, ep := range a {
+			for len(b) > 0 && b[0].Compare(ep) < 0 {
+				b = b[1:]
 			}
-			if len(other) > 0 && other[0] == ep {
-				other = other[1:]
-				continue
+			if len(b) == 0 || b[0] != ep {
+				list = append(list, ep)
 			}
-		}
-		if s.port != 0 {
-			ep = netip.AddrPortFrom(ep.Addr(), s.port)
-		}
-		if s.port == o.port || !o.Has(ep) {
-			missing = append(missing, ep)
 		}
 	}
-	return missing
+	m[of] = list
+	return list
 }
 
 // sameList reports whether two lists are equal. Mostly they are one list.

@@ -16,7 +16,7 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		first := len(changes)
 		for _, change := range r.families[f].flows {
-			changes = append(changes, *change)
+			changes = append(changes, change)
 		}
 		slices.SortFunc(changes[first:], func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
 	}
@@ -44,8 +44,11 @@ func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChan
 				continue
 			}
 			change := tracker.FlowChange{Frontend: f, Gone: true}
-			if gone := have.FrontendAt(set, key, element); gone.Kind != readback.KindClusterIP {
-				change.Removed = append(gone.Cluster, gone.Local...)
+			if gone := have.FrontendAt(set, key, element); gone.Kind != readback.KindClusterIP &&
+				len(gone.Cluster)+len(gone.Local) > 0 {
+				list := append(gone.Cluster, gone.Local...)
+				slices.SortFunc(list, netip.AddrPort.Compare)
+				change.Removed = []tracker.Served{{List: list}}
 			}
 			changes = append(changes, change)
 		}

@@ -129,14 +129,46 @@ func TestFlowsOfRemovedFrontends(t *testing.T) {
 	after.Apply(changed(stays))
 	got := after.Vanished(before.Want())
 	slices.SortFunc(got, func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
+	removed := []tracker.Served{{List: endpoints(1)}}
 	want := []tracker.FlowChange{
-		{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: endpoints(1)},
+		{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: removed},
 		{Frontend: tracker.Frontend{Address: dns.ClusterIP, Protocol: tracker.UDP, Port: 80}, Gone: true},
 		{Frontend: tracker.Frontend{Address: dns.ExternalIPs[0], Protocol: tracker.UDP, Port: 80}, Gone: true,
-			Removed: endpoints(1)},
+			Removed: removed},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestFlowsOfPortsThatShareEndpoints: what has left is worked out once for all ports that share it, and what several
+// commits have removed, too.
+func TestFlowsOfPortsThatShareEndpoints(t *testing.T) {
+	const ports = 1000
+	r := NewRuleset(testConfig())
+	world := func(endpoints int) tracker.Delta {
+		world := sharingWorld(ports, endpoints)
+		for _, p := range world.Changed {
+			p.ID.Protocol = tracker.UDP
+		}
+		return world
+	}
+	r.Apply(world(1000))
+	r.Committed()
+	for _, step := range []struct{ endpoints, removed int }{{999, 1}, {998, 2}, {500, 500}, {0, 1000}} {
+		delta := world(step.endpoints)
+		if n := allocated(func() { r.Apply(delta) }); n > 10<<20 {
+			t.Errorf("the step to %d endpoints takes %.0f MiB", step.endpoints, n/(1<<20))
+		}
+		changes := r.FlowChanges()
+		if len(changes) != ports {
+			t.Fatalf("%d endpoints: %d changes", step.endpoints, len(changes))
+		}
+		for _, c := range changes {
+			if len(c.Removed) != 1 || c.Removed[0].Len() != step.removed || c.Gone != (step.endpoints == 0) {
+				t.Fatalf("%d endpoints: %d lists, gone %t", step.endpoints, len(c.Removed), c.Gone)
+			}
+		}
 	}
 }

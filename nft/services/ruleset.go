@@ -46,7 +46,8 @@ type familyRules struct {
 	affinity       *affinity.Settings
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
-	flows          map[tracker.Frontend]*tracker.FlowChange
+	flows          map[tracker.Frontend]tracker.FlowChange
+	memo           tracker.Memo // of the endpoints that frontends had and have, while apply works
 	contests       map[*frontendState]*contest
 	overlaps       overlaps
 	standing       int           // conflicts within contests
@@ -96,7 +97,8 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityGroups: make(map[uint32]affinity.Group),
 		affinityLists:  make(map[uint32]affinity.ListChange),
 		affinityPorts:  make(map[string]int),
-		flows:          make(map[tracker.Frontend]*tracker.FlowChange),
+		flows:          make(map[tracker.Frontend]tracker.FlowChange),
+		memo:           make(tracker.Memo),
 		contests:       make(map[*frontendState]*contest),
 		overlaps:       newOverlaps(),
 	}
@@ -206,6 +208,7 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 	for key := range left {
 		work[key.namespace] += workOf(func() { join(key) })
 	}
+	fr.memo = cleared(fr.memo)
 }
 
 // Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is
@@ -245,7 +248,7 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 		if len(fr.shared) == 0 {
 			fr.shared = make(map[sharedElement]int, n)
 		}
-		fr.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
+		fr.flows = make(map[tracker.Frontend]tracker.FlowChange, n)
 	}
 	fr.Reserve(layout.ServicesMap, n)
 	fr.Reserve(layout.ClusterIPsSet, n)

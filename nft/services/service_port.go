@@ -244,26 +244,19 @@ func (fr *familyRules) program(state *frontendState) {
 func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 	f, have := state.Frontend, &state.shown
 	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) ||
-		have.reset != want.reset || !have.serving.Equal(want.serving)) {
+		have.reset != want.reset || !have.serving.Same(want.serving)) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
-	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
-	var removed []netip.AddrPort
+	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
+		Appeared: want.serves() && !have.serves(), Reset: want.reset && !have.reset}
 	if f.Protocol == tracker.UDP || want.reset {
-		removed = have.serving.Without(want.serving)
+		if removed := have.serving.Without(want.serving, fr.memo); removed.Len() > 0 {
+			change.Removed = []tracker.Served{removed}
+		}
 	}
-	if !appeared && !reset && len(removed) == 0 {
-		return
+	if change.Appeared || change.Reset || len(change.Removed) > 0 {
+		fr.flows[f] = fr.flows[f].Then(change, fr.memo)
 	}
-	change := fr.flows[f]
-	if change == nil {
-		change = &tracker.FlowChange{Frontend: f}
-		fr.flows[f] = change
-	}
-	change.Removed = append(change.Removed, removed...)
-	change.Gone = want.serving.Len() == 0
-	change.Appeared = change.Appeared || appeared
-	change.Reset = change.Reset || reset
 }
 
 // serves reports whether connections are translated.
