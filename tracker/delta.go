@@ -12,6 +12,10 @@ import (
 type Delta struct {
 	Changed []*ServicePort  // current values of all added and altered ports, each once; those of a Service sorted by ID
 	Removed map[PortID]bool // ports that are gone; never also in Changed
+	// Leaving are Services whose ports are removed from now on, in this delta and later ones. Until then each of their
+	// ports that is not in Changed has become ServicePort.Leaving, without a health-check node port. A Service may have
+	// 10,000 ports, and a namespace many such Services.
+	Leaving map[ServiceID]bool
 
 	Node         *Node          // the node's current value if it changed, else nil; never written to again
 	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
@@ -54,7 +58,7 @@ type Trigger struct {
 
 // Empty reports whether d carries no change.
 func (d *Delta) Empty() bool {
-	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil &&
+	return len(d.Changed) == 0 && len(d.Removed) == 0 && len(d.Leaving) == 0 && d.Node == nil &&
 		!d.CIDRsChanged && !d.AddressesChanged
 }
 
@@ -68,11 +72,20 @@ func (d *Delta) Merge(newer Delta) {
 		}
 		d.Changed = slices.DeleteFunc(d.Changed, func(p *ServicePort) bool { return again[p.ID] || newer.Removed[p.ID] })
 	}
+	for i, port := range d.Changed {
+		if newer.Leaving[ServiceID{port.ID.Namespace, port.ID.Service}] {
+			d.Changed[i] = port.leaving()
+		}
+	}
 	d.Changed = append(d.Changed, newer.Changed...)
 	if d.Removed == nil {
 		d.Removed = make(map[PortID]bool, len(newer.Removed))
 	}
 	maps.Copy(d.Removed, newer.Removed)
+	if d.Leaving == nil {
+		d.Leaving = make(map[ServiceID]bool, len(newer.Leaving))
+	}
+	maps.Copy(d.Leaving, newer.Leaving)
 	if newer.Node != nil {
 		d.Node = newer.Node
 	}
@@ -100,6 +113,15 @@ func (d *Delta) leaveOut(due, now time.Time) bool {
 		d.Due = due
 	}
 	return true
+}
+
+// leave records that all ports of a Service are removed from now on.
+func (d *Delta) leave(e *entry) {
+	if d.Leaving == nil {
+		d.Leaving = make(map[ServiceID]bool)
+	}
+	d.Leaving[ServiceID{e.namespace, e.name}] = true
+	d.observe(e.since)
 }
 
 // wait records that additions of a namespace wait.

@@ -802,15 +802,12 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	neighbour := false
 	for _, p := range d.Changed {
 		neighbour = neighbour || p.ID.Namespace == "other"
-		if p.ID.Namespace == "shop" && !p.Leaving {
-			t.Errorf("port %s of a deleted Service does not give way", p.ID.Port)
-		}
+	}
+	if !d.Leaving[ServiceID{"shop", "web"}] {
+		t.Error("a deleted Service does not give way")
 	}
 	if !neighbour {
 		t.Error("a neighbour waits until a large Service is removed")
-	}
-	if len(d.Changed)-1+len(d.Removed) != 40 {
-		t.Errorf("of 40 ports, %d give way and %d are removed", len(d.Changed)-1, len(d.Removed))
 	}
 	takes := 1
 	for removed := len(d.Removed); removed < 40; takes++ {
@@ -838,14 +835,70 @@ func TestPortsWithoutEndpointsGoInSteps(t *testing.T) {
 	mostWork = 20
 	tr.DeleteService("shop", "web")
 	d := tr.Take()
-	if len(d.Removed) == 0 || len(d.Removed) > mostWork || len(d.Changed)+len(d.Removed) != 40 {
-		t.Errorf("the first step of 20 elements removes %d of 40 ports, and %d change", len(d.Removed), len(d.Changed))
+	if len(d.Removed) == 0 || len(d.Removed) > mostWork || len(d.Changed) > 0 || !d.Leaving[ServiceID{"shop", "web"}] {
+		t.Errorf("the first step of 20 elements removes %d of 40 ports, %d change, %v give way", len(d.Removed),
+			len(d.Changed), d.Leaving)
 	}
 	for removed := len(d.Removed); removed < 40; removed += len(d.Removed) {
 		if d = tr.Take(); len(d.Removed) == 0 || len(d.Removed) > mostWork {
 			t.Fatalf("after %d of 40 ports, %d are removed at once", removed, len(d.Removed))
 		}
 	}
+}
+
+// TestDeletedServicesGiveWayTogether: many large Services are deleted together. All give way to others with the next
+// Take, which costs no more than their last step, and one of them that comes back gets all of its ports back.
+func TestDeletedServicesGiveWayTogether(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	now := started
+	const large = 50
+	name := func(i int) string { return fmt.Sprint("web-", i) }
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		for i := range large {
+			must(t, tr.SetService(newService(named("shop", name(i), i), manyPorts)))
+		}
+	})
+	back := tr.entries[objectName{"shop", name(large - 1)}].out
+	mostWork = 20
+	var have Delta
+	for i := range large {
+		tr.DeleteService("shop", name(i))
+	}
+	d := tr.Take()
+	have.Merge(d)
+	if len(d.Leaving) != large || len(d.Changed)+len(d.Removed) > mostWork {
+		t.Errorf("of %d Services, %d give way; %d ports change, %d go", large, len(d.Leaving), len(d.Changed),
+			len(d.Removed))
+	}
+	must(t, tr.SetService(newService(named("shop", name(large-1), large-1), manyPorts)))
+	for d.Due != (time.Time{}) {
+		if d = tr.Take(); len(d.Leaving) > 0 || len(d.Changed)+len(d.Removed) > 2*mostWork {
+			t.Errorf("%v give way again; %d ports change, %d go", d.Leaving, len(d.Changed), len(d.Removed))
+		}
+		have.Merge(d)
+	}
+	comparePorts(t, byPort(have.Changed), byPort(back))
+	if len(have.Removed) != (large-1)*len(back) {
+		t.Errorf("%d ports have gone", len(have.Removed))
+	}
+}
+
+// TestMergeLeaving: what a delta has changed of a Service gives way if a later one says so, and comes back if a still
+// later one does.
+func TestMergeLeaving(t *testing.T) {
+	port := func(service string) *ServicePort {
+		return &ServicePort{ID: PortID{Namespace: "shop", Service: service}, HealthCheckNodePort: 30000, Lists: noLists}
+	}
+	web, other := port("web"), port("other")
+	d := Delta{Changed: []*ServicePort{web, other}}
+	d.Merge(Delta{Leaving: map[ServiceID]bool{{"shop", "web"}: true}})
+	want := web.leaving()
+	comparePorts(t, byPort(d.Changed), byPort([]*ServicePort{want, other}))
+	if !d.Leaving[ServiceID{"shop", "web"}] || web.Leaving || want.HealthCheckNodePort != 0 {
+		t.Errorf("leaving: %v; the port has become %+v", d.Leaving, web)
+	}
+	d.Merge(Delta{Changed: []*ServicePort{web}})
+	comparePorts(t, byPort(d.Changed), byPort([]*ServicePort{web, other}))
 }
 
 // TestGivenUpAddressIsFreeAtOnce: a Service with many ports loses its load-balancer IP. The ports that a first step

@@ -21,7 +21,7 @@ func (t *Tracker) Take() Delta {
 	if !t.begun {
 		s.left = math.MaxInt
 	}
-	t.removed = t.takeRemoved(t.removed, &s, now)
+	t.removed = t.takeRemoved(t.removed, &d, &s, now)
 	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, now)
@@ -46,31 +46,35 @@ func (t *Tracker) TakeAll() {
 
 // takeRemoved takes steps towards the end of Services that were deleted, and returns those of which something is left.
 // It uses half of what s may hand out, so that what other namespaces change does not wait until a large Service is
-// gone. What others claim of a Service is free at once, see ServicePort.Leaving.
-func (t *Tracker) takeRemoved(removed []*entry, s *stepper, now time.Time) (left []*entry) {
+// gone. What others claim of a Service is free at once, see Delta.Leaving.
+func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.Time) (left []*entry) {
 	slices.SortStableFunc(removed, func(a, b *entry) int { return a.in.compare(b.in, now) })
 	half := s.left / 2
 	s.left -= half
 	defer func() { s.left = max(s.left, 0) + half }()
 	left = removed[:0]
 	for _, e := range removed {
-		switch {
-		case e.service != nil || len(e.out) == 0:
+		if e.service != nil || len(e.out) == 0 {
 			continue // it has come back, or was taken before
 		}
-		s.again = !slices.ContainsFunc(e.out, func(p *ServicePort) bool { return !p.Leaving })
-		if s.left <= 0 && s.again {
-			left = append(left, e)
-			continue
-		}
-		ports, done := s.step(e.out, nil)
-		t.advance(e, ports)
-		if !done {
+		if !t.remove(e, d, s) {
 			left = append(left, e)
 		}
 	}
 	clear(removed[len(left):])
 	return left
+}
+
+// remove takes a step towards the end of all ports of e, and reports whether that is reached.
+func (t *Tracker) remove(e *entry, d *Delta, s *stepper) (done bool) {
+	if s.left > 0 {
+		t.advance(e, s.removePorts(e.out))
+	}
+	if done = len(e.out) == 0; !done && !e.leaving {
+		d.leave(e)
+	}
+	e.leaving = !done
+	return done
 }
 
 // takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait.
@@ -95,9 +99,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 		if s.again = e.want != nil; !s.again {
 			e.want = t.resolve(e)
 		}
-		ports, done := s.step(e.out, e.want)
-		t.advance(e, ports)
-		if !done {
+		if !t.stepTo(e, d, s) {
 			e.reduced = !s.adds && s.left > 0
 			if !e.reduced {
 				d.leaveOut(now, now.Add(-1))
@@ -118,6 +120,22 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	if !s.adds && (len(left) > 0 || n.recount) {
 		d.wait(n, now)
 	}
+}
+
+// stepTo takes a step towards what is wanted of e, and reports whether that is reached.
+func (t *Tracker) stepTo(e *entry, d *Delta, s *stepper) (done bool) {
+	if len(e.want) == 0 {
+		return t.remove(e, d, s)
+	}
+	if e.leaving { // it has come back
+		e.leaving, e.out = false, slices.Clone(e.out)
+		for i, p := range e.out {
+			e.out[i] = p.leaving()
+		}
+	}
+	ports, done := s.step(e.out, e.want)
+	t.advance(e, ports)
+	return done
 }
 
 // advance sets which ports Take hands out of a Service. One call of Take can do so twice.

@@ -330,6 +330,19 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	return ports, done
 }
 
+// removePorts returns what is left after the next step towards the end of all ports of a Service. Ports that the step
+// does not reach stay as they are: there may be 10,000, and a step removes hundreds.
+func (s *stepper) removePorts(have []*ServicePort) (left []*ServicePort) {
+	s.findSharing(have, nil)
+	for len(have) > 0 && s.left > 0 {
+		if p := s.portOfService(have[0], nil); p != nil {
+			left = append(left, p)
+		}
+		have = have[1:]
+	}
+	return append(left, have...)
+}
+
 // shareSources gives ports of a family the same source ranges: those that are in force belong to the Service. So a port
 // that comes, or waits for its turn, does not change them for the others. pairs are the ports before and at the end.
 func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
@@ -436,20 +449,26 @@ func (p *ServicePort) is(q *ServicePort) bool {
 
 // remove is port for one that goes.
 func (s *stepper) remove(have *ServicePort) *ServicePort {
-	leaving := *have
-	leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
-	bare, size := s.bare(&leaving), s.writes(have, nil)
-	switch {
-	case s.left <= 0:
-		return &leaving
-	case size <= s.left || leaving.Equal(bare):
+	leaving := have.leaving()
+	if s.left <= 0 {
+		return leaving
+	}
+	bare, size := s.bare(leaving), s.writes(have, nil)
+	if size <= s.left || leaving.Equal(bare) {
 		s.left -= size
 		return nil
 	}
 	removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
-	next := removing.change(&leaving, bare)
+	next := removing.change(leaving, bare)
 	s.left = min(removing.left, 0) // what is left of the port goes with the next step
 	return next
+}
+
+// leaving is p while it is being removed.
+func (p *ServicePort) leaving() *ServicePort {
+	q := *p
+	q.Leaving, q.HealthCheckNodePort, q.LocalReady = true, 0, 0
+	return &q
 }
 
 // bare is p with its cluster IP alone; with endpoints, if these cost nothing.

@@ -295,12 +295,18 @@ func (w *stepWorld) take(t *testing.T, tr *Tracker, steps int) {
 		w.owed = owing
 		d := tr.Take()
 		next := maps.Clone(w.served)
+		for id, p := range next {
+			if d.Leaving[ServiceID{id.Namespace, id.Service}] {
+				next[id] = p.leaving()
+			}
+		}
 		maps.Copy(next, byPort(d.Changed))
 		for id := range d.Removed {
 			delete(next, id)
 		}
 		w.note("a step: %d ports change, %d go, the next is due at %v", len(d.Changed), len(d.Removed), d.Due)
 		w.checkStep(t, next, owing)
+		w.checkGiveWay(t, next)
 		w.checkSize(t, next)
 		if t.Failed() {
 			for id := range next {
@@ -513,6 +519,15 @@ func (w *stepWorld) checkGone(t *testing.T) {
 			if !contains(want.Sources, addr) && (!now.HasSourceRanges || contains(now.Sources, addr)) {
 				t.Errorf("%v: still admits %v", id, addr)
 			}
+		}
+	}
+}
+
+// checkGiveWay checks that what is left of deleted Services gives way to others.
+func (w *stepWorld) checkGiveWay(t *testing.T, next map[PortID]*ServicePort) {
+	for id, p := range next {
+		if w.services[objectName{"shop", id.Service}] == nil && !p.Leaving {
+			t.Errorf("%v: has been deleted, and does not give way", id)
 		}
 	}
 }

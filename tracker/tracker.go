@@ -110,6 +110,7 @@ type entry struct {
 	triggers []Trigger      // of the changes after Take
 	want     []*ServicePort // what out is to become; nil if that is to be worked out
 	reduced  bool           // of want, what is taken away has been; what it adds waits
+	leaving  bool           // Delta.Leaving has said that out is being removed
 	groups   [][]portGroup  // of each front, from when e is measured to when want is worked out
 
 	demand     demand

@@ -58,6 +58,9 @@ type PortID struct {
 	Family             Family
 }
 
+// A ServiceID names a Service.
+type ServiceID struct{ Namespace, Service string }
+
 // String returns "namespace/name:port/protocol", the form in logs and errors, without the colon if
 // the port has no name. It leaves out the family, which the table in the error shows.
 func (id PortID) String() string {
@@ -146,7 +149,7 @@ type ServicePort struct {
 	WithoutSlots bool
 
 	// Leaving says that the port has been deleted and is being removed step by step: any other Service that claims
-	// one of its frontends takes precedence.
+	// one of its frontends takes precedence. Delta.Leaving says it for all ports of a Service.
 	Leaving bool
 	// GivenUp are those of LoadBalancers and ExternalIPs, sorted, that the Service does not have any more. A later step
 	// removes them. Any other Service that claims one of them takes precedence there.

@@ -34,14 +34,17 @@ type claim struct {
 // Service comes first. Then comes the Service whose status has the address as a load balancer's. Otherwise the older
 // Service wins. A frontend that its Service gives up goes to any other.
 func (c claim) precedes(d claim) bool {
-	if c.givenUp != d.givenUp {
-		return d.givenUp
+	if c.givesWay() != d.givesWay() {
+		return d.givesWay()
 	}
 	if c.kind != d.kind {
 		return c.kind < d.kind
 	}
 	return tracker.ByAge(c.port.current, d.port.current) < 0
 }
+
+// givesWay reports whether any other claim is served first.
+func (c claim) givesWay() bool { return c.givenUp || c.port.leaving }
 
 // claims are those to one frontend, as a heap: the first one is served. Each change costs
 // O(log n) however many there are, for any tenant may add one. It is a heap.Interface.
@@ -249,7 +252,7 @@ func (fr *familyRules) reportContests() {
 	for state, contest := range fr.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
-			if c := state.claims.of(port); c != winner && !c.reported && !c.givenUp {
+			if c := state.claims.of(port); c != winner && !c.reported && !c.givesWay() {
 				c.reported = true
 				fr.fresh = append(fr.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"runtime"
@@ -118,6 +119,7 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 func TestRemovedFrontendGoesToOthers(t *testing.T) {
 	shared := netip.MustParseAddr("203.0.113.9")
 	for name, leave := range map[string]func(*tracker.ServicePort){
+		"the Service is removed":  nil,
 		"the port is removed":     func(p *tracker.ServicePort) { p.Leaving = true },
 		"the address is given up": func(p *tracker.ServicePort) { p.GivenUp = []netip.Addr{shared} },
 	} {
@@ -133,8 +135,12 @@ func TestRemovedFrontendGoesToOthers(t *testing.T) {
 			}
 			apply(claimant("older", 2021, "10.96.0.1", 1))
 			leaving := claimant("older", 2021, "10.96.0.1", 1)
-			leave(leaving)
-			apply(leaving)
+			if leave == nil {
+				r.Apply(tracker.Delta{Leaving: map[tracker.ServiceID]bool{{Namespace: "ns", Service: "older"}: true}})
+			} else {
+				leave(leaving)
+				apply(leaving)
+			}
 			if got := owner(); got != "older" {
 				t.Errorf("without another claim the address is served for %q, want the Service that is being removed", got)
 			}
@@ -151,6 +157,47 @@ func TestRemovedFrontendGoesToOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRemovedServiceGivesWay: a Service that is being removed loses what others claim already, and what they claim
+// later. If it comes back, it is the oldest again.
+func TestRemovedServiceGivesWay(t *testing.T) {
+	r := NewRuleset(testConfig())
+	port := func(name string, year int, ip string, at ...uint16) (ports []*tracker.ServicePort) {
+		for _, number := range at {
+			p := claimant(name, year, ip, 1)
+			p.Port, p.ID.Port, p.ExternalIPs = number, fmt.Sprint(number), []netip.Addr{netip.MustParseAddr("203.0.113.9")}
+			ports = append(ports, p)
+		}
+		return ports
+	}
+	owners := func(step, want string) {
+		t.Helper()
+		var got []string
+		for _, number := range []uint16{80, 81, 82} {
+			got = append(got, r.families[nft.IP].frontends[tracker.Frontend{Address: netip.MustParseAddr("203.0.113.9"),
+				Protocol: tracker.TCP, Port: number}].shown.id.Service)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%s: served for %v, want %s", step, got, want)
+		}
+	}
+	r.Apply(changed(port("oldest", 2020, "10.96.0.1", 80, 81, 82)...))
+	r.Apply(changed(port("second", 2021, "10.96.0.2", 80)...))
+	r.Committed()
+	owners("at first", "[oldest oldest oldest]")
+	r.Apply(tracker.Delta{Leaving: map[tracker.ServiceID]bool{{Namespace: "ns", Service: "oldest"}: true}})
+	owners("it is removed", "[second oldest oldest]")
+	if changes := r.PortChanges(); len(changes) != 1 {
+		t.Errorf("%d ports change, want the one that others claim", len(changes))
+	}
+	r.Committed()
+	r.Apply(changed(port("third", 2022, "10.96.0.3", 80, 81)...))
+	owners("another Service comes", "[second third oldest]")
+	r.Apply(changed(port("oldest", 2020, "10.96.0.1", 80, 81, 82)...))
+	owners("it comes back", "[oldest oldest oldest]")
+	r.Apply(changed(port("fourth", 2023, "10.96.0.4", 82)...))
+	owners("one more comes", "[oldest oldest oldest]")
 }
 
 // TestAddressHidesNodePort: an external IP that is an address of this node hides another Service's node port there.

@@ -52,7 +52,7 @@ func (p *portState) becomes() setting {
 func (p *portState) want(to setting) {
 	was, now := p.current, to.ServicePort
 	p.wanted = to
-	p.relists = p.joint != nil && p.limits == to.limits && was.TargetPort == now.TargetPort &&
+	p.relists = p.joint != nil && !p.leaving && p.limits == to.limits && was.TargetPort == now.TargetPort &&
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
 		lists.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
 }
@@ -100,6 +100,20 @@ func (fr *familyRules) forgetPort(port *portState) {
 		fr.siblings[key] = port.next
 	default:
 		delete(fr.siblings, key)
+	}
+}
+
+// leave makes all ports of a Service give way to others. Where others claim a frontend already, it goes to them.
+func (fr *familyRules) leave(service tracker.ServiceID) {
+	for _, protocol := range []tracker.Protocol{tracker.TCP, tracker.UDP, tracker.SCTP} {
+		contested := func(f wantedFrontend) bool { return f.state.claims.losers() > 0 }
+		for port := fr.siblings[serviceKey{service.Namespace, service.Service, protocol}]; port != nil; port = port.next {
+			if port.leaving = true; fr.standing > 0 && slices.ContainsFunc(port.frontends, contested) {
+				p := *port.current
+				p.Leaving = true
+				fr.setPort(port, setting{&p, port.limits})
+			}
+		}
 	}
 }
 

@@ -144,6 +144,11 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		if slices.ContainsFunc(ports, other) {
 			mine = slices.DeleteFunc(slices.Clone(ports), other)
 		}
+		for service := range delta.Leaving {
+			before := family.Work()
+			family.leave(service)
+			r.work[service.Namespace] += family.Work() - before
+		}
 		if len(mine)+len(delta.Removed) > 0 {
 			family.apply(delta.Removed, mine, &r.unmet, r.work)
 		}

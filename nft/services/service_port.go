@@ -29,6 +29,7 @@ type portState struct {
 	changed        int                  // its place in changedPorts, from 1; 0 if it has not changed
 	onNode         []netip.AddrPort     // its endpoints on this node
 	limits         limits
+	leaving        bool // its Service is being removed, see tracker.Delta.Leaving; current need not say so
 }
 
 // hash is what the endpoints of a Service port follow from.
@@ -106,6 +107,8 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 		return
 	}
 	before, shown := port.frontends, port.current
+	back := port.leaving && !p.Leaving && p != shown // its Service has come back
+	port.leaving = port.leaving && !back
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	if port.joint != nil {
 		port.cluster, port.local = port.joint.Of(p.TargetPort)
@@ -120,7 +123,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 	}
 	fr.setClusterIP(clusterIP, p.ClusterIP)
 	fr.setOnNode(port, p.OnNode)
-	claims := shown == nil || !sameClaims(shown, p)
+	claims := shown == nil || back || !sameClaims(shown, p)
 	if claims {
 		port.frontends = frontendsOf(p)
 	}

@@ -31,6 +31,14 @@ func newChecks() *checks {
 // apply applies a delta, and reports whether Services come, go or change their port. Removals come first, as a
 // Service may have renamed its ports.
 func (c *checks) apply(delta *tracker.Delta) (changed bool) {
+	for id := range delta.Leaving {
+		for _, family := range tracker.Families {
+			service := Service{id.Namespace, id.Service, family}
+			changed = changed || c.services[service] != nil
+			delete(c.ports, service)
+			delete(c.services, service)
+		}
+	}
 	for id := range delta.Removed {
 		changed = c.remove(id) || changed
 	}
