@@ -261,14 +261,15 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 	if len(e.groups) == j {
 		e.groups = append(e.groups, t.portGroups(e, s.fronts[j].family))
 	}
+	apart := 0
 	for _, g := range e.groups[j] {
 		all := t.candidates(e, &g, j)
 		var chosen []choice
-		apart := 0
+		shared := len(g.ports) > 1 && len(g.ports)*len(all) >= jointFrom
 		for n, i := range g.ports {
 			p := ports[i*len(s.fronts)+j]
 			silent := e.silentAt(p.ID, &g, n)
-			if len(g.ports) > 1 && (apart == mostApart || len(all) > longestApart) {
+			if shared && apart+len(all) > mostApart {
 				silent = nil
 			}
 			at := slices.IndexFunc(chosen, func(c choice) bool { return c.port.choosesAs(p) })
@@ -276,7 +277,9 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 			case len(silent) > 0:
 				p.choose(all)
 				p.leaveOut(silent, all)
-				apart++
+				if shared {
+					apart += len(all)
+				}
 			case at >= 0:
 				p.Lists, p.HasEndpoints = chosen[at].lists, chosen[at].port.HasEndpoints
 			default:

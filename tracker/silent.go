@@ -13,12 +13,9 @@ type LeftOut struct {
 	Cluster, Local bool
 }
 
-// Limits for ports of a Service that have their endpoints in common: a port that leaves out an endpoint has lists of
-// its own. More than mostApart ports do not, nor do ports with more than longestApart endpoints.
-const (
-	mostApart    = 4
-	longestApart = 4096
-)
+// mostApart bounds the endpoints of ports that share them otherwise: a port that leaves out an endpoint has lists of its
+// own. Ports that exceed it in all do not leave out any.
+const mostApart = CommitElements
 
 // LeaveOut says which endpoints of a Service port do not answer: new connections go to the others, existing ones stay.
 // They are distinct, and replace what an earlier call said of the port. The earliest in the list count first: of each

@@ -140,7 +140,7 @@ func TestLeaveOutOnRequest(t *testing.T) {
 // TestLeaveOutKeepsSharedLists: ports of a Service share the memory of a long list. Few of them may leave it.
 func TestLeaveOutKeepsSharedLists(t *testing.T) {
 	const ports = 10
-	for _, tt := range []struct{ endpoints, apart int }{{100, mostApart}, {longestApart + 1, 0}} {
+	for _, tt := range []struct{ endpoints, apart int }{{100, 10}, {102, 10}, {103, 9}, {mostApart + 1, 0}} {
 		tr := newTracker(Config{})
 		service, slice := newService(annotated("eject", "true")), newSlice("web-1")
 		service.Spec.Ports = nil
