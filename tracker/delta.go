@@ -146,13 +146,14 @@ func (d *Delta) observe(at time.Time) {
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	before, at := len(d.Changed)+len(d.Removed), 0
 	d.Changed = slices.Grow(d.Changed, len(want))
-	var ranges [2][]netip.Prefix // of the last ports, which mostly have the same: each comparison may be long
-	same := true
-	sameRanges := func(h, w *ServicePort) bool {
-		if !sameMemory(h.Sources, ranges[0]) || !sameMemory(w.Sources, ranges[1]) {
-			ranges, same = [2][]netip.Prefix{h.Sources, w.Sources}, sameList(h.Sources, w.Sources)
+	// Ports mostly share their lists with the last ones. A comparison for each would be ports times endpoints.
+	last, alike := [2]*ServicePort{{}, {}}, false
+	shares := func(p, q *ServicePort) bool { return p.Lists == q.Lists && sameMemory(p.Sources, q.Sources) }
+	listsAlike := func(h, w *ServicePort) bool {
+		if !shares(h, last[0]) || !shares(w, last[1]) {
+			last, alike = [2]*ServicePort{h, w}, sameList(h.Sources, w.Sources) && h.Lists.equal(w.Lists)
 		}
-		return same
+		return alike
 	}
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
@@ -162,7 +163,7 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 			}
 			d.Removed[h.ID] = true
 			return
-		case h == w || h != nil && sameRanges(h, w) && h.Equal(w):
+		case h == w || h != nil && listsAlike(h, w) && h.Equal(w):
 			want[at] = h
 		default:
 			d.Changed = append(d.Changed, w)
