@@ -18,7 +18,8 @@ import (
 // frontend of all Services. A port of a Service with session affinity counts as affinityElements, for its chains. An
 // endpoint counts each time that an EndpointSlice lists it, and once for each port that it serves; but once for all
 // ports that share their lists in the tables. With session affinity it counts once more for each list. A change of a
-// Service goes through all ports of its slices, with endpoints or not: each that serves a port counts as servedElements.
+// Service goes through all ports of its slices, with endpoints or not: each that serves a port counts as
+// servedElements.
 const (
 	frontendElements = 8
 	affinityElements = 40

@@ -13,8 +13,8 @@ type LeftOut struct {
 	Cluster, Local bool
 }
 
-// mostApart bounds the endpoints of ports that share them otherwise: a port that leaves out an endpoint has lists of its
-// own. Ports that exceed it in all do not leave out any.
+// mostApart bounds the endpoints of ports that share them otherwise: a port that leaves out an endpoint has lists of
+// its own. Ports that exceed it in all do not leave out any.
 const mostApart = CommitElements
 
 // LeaveOut says which endpoints of a Service port do not answer: new connections go to the others, existing ones stay.
