@@ -167,6 +167,7 @@ func (r Role) read(ctx context.Context, path string) (text []byte, root string, 
 		return nil, "", notReached(r, err)
 	}
 	defer conn.Close()
+	root = rootOf(conn) // HTTP closes the connection
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
@@ -189,7 +190,7 @@ func (r Role) read(ctx context.Context, path string) (text []byte, root string, 
 	case err != nil:
 		return nil, "", unanswered(err)
 	}
-	return text, rootOf(conn), nil
+	return text, root, nil
 }
 
 // rootOf returns where the files of the daemon at the other end of a connection are, if it has a file system of its
