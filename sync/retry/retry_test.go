@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,16 +57,27 @@ func TestRepeat(t *testing.T) {
 			takes, again time.Duration
 			err          error
 		}
+		var mu sync.Mutex
 		next := result{takes: time.Second, again: Never}
 		var starts []time.Duration
+		becomes := func(r result) {
+			mu.Lock()
+			defer mu.Unlock()
+			next = r
+		}
 		go Repeat(ctx, wake, 10*time.Second, passed, func() (time.Duration, error) {
+			mu.Lock()
 			starts = append(starts, passed())
-			time.Sleep(next.takes)
-			return next.again, next.err
+			r := next
+			mu.Unlock()
+			time.Sleep(r.takes)
+			return r.again, r.err
 		})
 		want := func(starting ...time.Duration) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if !slices.Equal(starts, starting) {
 				t.Errorf("work at %s, want %s", starts, starting)
 			}
@@ -76,10 +88,10 @@ func TestRepeat(t *testing.T) {
 		wake.Notify()
 		synctest.Wait()
 		wake.Notify()
-		next = result{again: 5 * time.Second}
+		becomes(result{again: 5 * time.Second})
 		time.Sleep(11 * time.Second) // one second of work, three of rest, then the second notice
 		want(60*time.Second, 64*time.Second, 69*time.Second)
-		next = result{again: 0, err: errors.New("broken")}
+		becomes(result{again: 0, err: errors.New("broken")})
 		time.Sleep(3*time.Second + 200*time.Millisecond)
 		want(74*time.Second, 74*time.Second+50*time.Millisecond, 74*time.Second+150*time.Millisecond)
 		stop()
