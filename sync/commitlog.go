@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -104,12 +103,21 @@ func slowestPart(r *Report) string {
 // changedPorts returns the names of the first Service ports that a delta changes, and the number
 // of all.
 func changedPorts(d *tracker.Delta) (names []string, n int) {
-	ids := slices.Collect(maps.Keys(d.Removed))
-	for _, port := range d.Changed {
-		ids = append(ids, port.ID)
+	var first []tracker.PortID // without sorting all: there are tens of thousands at a start
+	add := func(id tracker.PortID) {
+		i, _ := slices.BinarySearchFunc(first, id, tracker.PortID.Compare)
+		if i < changedNames {
+			first = slices.Insert(first, i, id)
+			first = first[:min(len(first), changedNames)]
+		}
 	}
-	slices.SortFunc(ids, tracker.PortID.Compare)
-	return words.Strings(ids[:min(len(ids), changedNames)]), len(ids)
+	for _, port := range d.Changed {
+		add(port.ID)
+	}
+	for id := range d.Removed {
+		add(id)
+	}
+	return words.Strings(first), len(d.Changed) + len(d.Removed)
 }
 
 // endMinute logs the sums of a minute. Slow syncs without a commit count if some of them were not logged.
