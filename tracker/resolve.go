@@ -98,6 +98,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 		}
 		if s.again = e.want != nil; !s.again {
 			e.want = t.resolve(e)
+			e.groups = nil
 		}
 		if !t.stepTo(e, d, s) {
 			e.reduced = !s.adds && s.left > 0
@@ -200,7 +201,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			ports[i].LocalReady = n
 		}
 	}
-	e.changed, e.groups = e.changed[:0], nil
+	e.changed = e.changed[:0]
 	reuse(e.out, ports)
 	return ports
 }
