@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -25,7 +26,7 @@ const (
 type claim struct {
 	port    *portState
 	kind    frontendKind
-	givenUp bool // as in wantedFrontend
+	givenUp bool // as in wantedFrontend, once giveWay has come to it
 	// reported says that Conflicts has reported this claim as one that is not served.
 	reported bool
 }
@@ -34,17 +35,14 @@ type claim struct {
 // Service comes first. Then comes the Service whose status has the address as a load balancer's. Otherwise the older
 // Service wins. A frontend that its Service gives up goes to any other.
 func (c claim) precedes(d claim) bool {
-	if c.givesWay() != d.givesWay() {
-		return d.givesWay()
+	if c.givenUp != d.givenUp {
+		return d.givenUp
 	}
 	if c.kind != d.kind {
 		return c.kind < d.kind
 	}
 	return tracker.ByAge(c.port.current, d.port.current) < 0
 }
-
-// givesWay reports whether any other claim is served first.
-func (c claim) givesWay() bool { return c.givenUp || c.port.leaving }
 
 // claims are those to one frontend, as a heap: the first one is served. Each change costs
 // O(log n) however many there are, for any tenant may add one. It is a heap.Interface.
@@ -108,6 +106,9 @@ func (s *claims) set(port *portState, wanted wantedFrontend) {
 	case len(s.list) == 0: // as nearly always
 		s.list = append(s.list, claim{port: port, kind: wanted.kind, givenUp: wanted.givenUp})
 	default:
+		if only := &s.list[0]; len(s.list) == 1 {
+			only.givenUp = only.givenUp || only.port.leaving
+		}
 		heap.Push(s, claim{port: port, kind: wanted.kind, givenUp: wanted.givenUp})
 	}
 }
@@ -150,7 +151,7 @@ func (c Conflict) String() string {
 type wantedFrontend struct {
 	tracker.Frontend
 	kind    frontendKind
-	givenUp bool           // the port has it until a later step removes it
+	givenUp bool           // the port has it until a later step removes it: any other claim is served first
 	state   *frontendState // once it is claimed
 }
 
@@ -198,12 +199,27 @@ func (fr *familyRules) claim(wanted *wantedFrontend, port *portState) {
 		fr.frontends[wanted.Frontend] = state
 	}
 	wanted.state = state
+	losers, first := state.claims.losers(), state.claims.first()
+	now := *wanted
+	if now.givenUp && losers > 0 && first.port == port && !first.givenUp {
+		now.givenUp = false
+		namespace := port.current.ID.Namespace
+		if others := fr.givingWay[namespace]; len(others) == 0 || others[len(others)-1] != port {
+			fr.givingWay[namespace] = append(others, port)
+		}
+	}
+	fr.setClaim(now, port)
+}
+
+// setClaim is claim with the claim's rank.
+func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
+	state := wanted.state
 	var before *portState
 	if first := state.claims.first(); first != nil {
 		before = first.port
 	}
 	losers := state.claims.losers()
-	state.claims.set(port, *wanted)
+	state.claims.set(port, wanted)
 	fr.standing += state.claims.losers() - losers
 	if before != nil && before != port || losers > 0 {
 		changed := fr.contest(state, before).changed
@@ -211,6 +227,36 @@ func (fr *familyRules) claim(wanted *wantedFrontend, port *portState) {
 	}
 	if now := state.claims.first().port; now != before || now == port {
 		fr.program(state)
+	}
+}
+
+// giveWay lets frontends that ports give up go to others that have claimed them before, about n elements of changes: a
+// Service may have 10,000 of them. The namespace with the fewest such ports comes first. It adds to work what it has done
+// for each namespace.
+func (fr *familyRules) giveWay(n int, work map[string]int) {
+	fewest := func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(fr.givingWay[a]), len(fr.givingWay[b])), cmp.Compare(a, b))
+	}
+	end := fr.Work() + n
+	for _, namespace := range slices.SortedFunc(maps.Keys(fr.givingWay), fewest) {
+		before, ports := fr.Work(), fr.givingWay[namespace]
+		for ; len(ports) > 0 && fr.Work() < end; ports = ports[1:] {
+			port := ports[0]
+			if port.leaving && !port.current.Leaving {
+				fr.noteChange(port)
+				p := *port.current
+				p.Leaving, port.current = true, &p
+			}
+			for _, wanted := range port.frontends {
+				if wanted.givenUp && !wanted.state.claims.of(port).givenUp {
+					fr.setClaim(wanted, port)
+				}
+			}
+		}
+		work[namespace] += fr.Work() - before
+		if fr.givingWay[namespace] = ports; len(ports) == 0 {
+			delete(fr.givingWay, namespace)
+		}
 	}
 }
 
@@ -252,7 +298,7 @@ func (fr *familyRules) reportContests() {
 	for state, contest := range fr.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
-			if c := state.claims.of(port); c != winner && !c.reported && !c.givesWay() {
+			if c := state.claims.of(port); c != winner && !c.reported && !c.givenUp && !port.leaving {
 				c.reported = true
 				fr.fresh = append(fr.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}

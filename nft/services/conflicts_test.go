@@ -3,6 +3,7 @@ package services
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -198,6 +199,94 @@ func TestRemovedServiceGivesWay(t *testing.T) {
 	owners("it comes back", "[oldest oldest oldest]")
 	r.Apply(changed(port("fourth", 2023, "10.96.0.4", 82)...))
 	owners("one more comes", "[oldest oldest oldest]")
+}
+
+// TestManyFrontendsChangeHands: a Service with many ports gives up what another one claims. No commit is large, and what
+// a small Service gives up in another namespace does not wait.
+func TestManyFrontendsChangeHands(t *testing.T) {
+	defer func(n int) { stagedFrom = n }(stagedFrom)
+	stagedFrom = 20
+	const many = 100
+	shared := netip.MustParseAddr("203.0.113.9")
+	ports := func(namespace, name string, year int, ip string, first, count int) (list []*tracker.ServicePort) {
+		for i := range count {
+			p := claimant(name, year, ip, 1)
+			p.ID.Namespace, p.ID.Port, p.Port = namespace, fmt.Sprintf("%03d", i), uint16(first+i)
+			p.ExternalIPs = []netip.Addr{shared}
+			list = append(list, p)
+		}
+		return list
+	}
+	older := func() []*tracker.ServicePort { return ports("large", "older", 2020, "10.96.0.1", 1000, many) }
+	for name, leave := range map[string]func() tracker.Delta{
+		"the Services are removed": func() tracker.Delta {
+			return tracker.Delta{Leaving: map[tracker.ServiceID]bool{
+				{Namespace: "large", Service: "older"}: true, {Namespace: "small", Service: "older"}: true}}
+		},
+		"the address is given up": func() tracker.Delta {
+			d := changed(append(older(), ports("small", "older", 2020, "10.96.0.3", 80, 1)...)...)
+			for _, p := range d.Changed {
+				p.GivenUp = []netip.Addr{shared}
+			}
+			return d
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRuleset(testConfig())
+			owned := func(first, count int) (younger int) {
+				for i := range count {
+					at := tracker.Frontend{Address: shared, Protocol: tracker.TCP, Port: uint16(first + i)}
+					if r.families[nft.IP].frontends[at].shown.id.Service == "younger" {
+						younger++
+					}
+				}
+				return younger
+			}
+			step := func(d tracker.Delta) {
+				t.Helper()
+				r.Apply(d)
+				if b := r.Changes(); b.ElementCount() > 4*stagedFrom {
+					t.Errorf("a commit has %d elements", b.ElementCount())
+				}
+				r.Committed()
+			}
+			r.Apply(changed(slices.Concat(older(), ports("large", "younger", 2021, "10.96.0.2", 1000, many),
+				ports("small", "older", 2020, "10.96.0.3", 80, 1), ports("small", "younger", 2021, "10.96.0.4", 80, 1))...))
+			r.Found(nft.Tables{})
+			r.Advance(math.MaxInt)
+			r.Committed()
+			step(leave())
+			if owned(80, 1) != 1 {
+				t.Error("a small Service waits for a large one")
+			}
+			before := owned(1000, many)
+			if before == 0 || before > stagedFrom {
+				t.Errorf("%d of %d frontends change hands at once", before, many)
+			}
+			if name != "the address is given up" {
+				r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{older()[0].ID: true, older()[many-1].ID: true}})
+				step(tracker.Delta{})
+			}
+			for r.Unfinished() {
+				step(tracker.Delta{})
+				now := owned(1000, many)
+				if now <= before {
+					t.Fatalf("%d of %d frontends have changed hands, and then no more", now, many)
+				}
+				before = now
+			}
+			if before != many || r.Unfinished() {
+				t.Errorf("%d of %d frontends have changed hands", before, many)
+			}
+			if r.Apply(changed(older()...)); owned(1000, many) != 0 {
+				t.Errorf("an older Service comes back, and %d frontends are served for others", owned(1000, many))
+			}
+			step(leave())
+			if r.Apply(changed(older()...)); owned(1000, many) != 0 || r.Unfinished() {
+				t.Errorf("a Service comes back before it has gone, and %d frontends are served for others", owned(1000, many))
+			}
+		})
+	}
 }
 
 // TestAddressHidesNodePort: an external IP that is an address of this node hides another Service's node port there.

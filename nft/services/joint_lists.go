@@ -103,15 +103,16 @@ func (fr *familyRules) forgetPort(port *portState) {
 	}
 }
 
-// leave makes all ports of a Service give way to others. Where others claim a frontend already, it goes to them.
+// leave makes all ports of a Service give way to others.
 func (fr *familyRules) leave(service tracker.ServiceID) {
 	for _, protocol := range []tracker.Protocol{tracker.TCP, tracker.UDP, tracker.SCTP} {
-		contested := func(f wantedFrontend) bool { return f.state.claims.losers() > 0 }
 		for port := fr.siblings[serviceKey{service.Namespace, service.Service, protocol}]; port != nil; port = port.next {
-			if port.leaving = true; fr.standing > 0 && slices.ContainsFunc(port.frontends, contested) {
-				p := *port.current
-				p.Leaving = true
-				fr.setPort(port, setting{&p, port.limits})
+			port.leaving = true
+			for i := 0; fr.standing > 0 && i < len(port.frontends); i++ {
+				if f := &port.frontends[i]; f.state.claims.losers() > 0 {
+					f.givenUp = true
+					fr.claim(f, port)
+				}
 			}
 		}
 	}

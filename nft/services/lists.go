@@ -99,10 +99,10 @@ func (fr *familyRules) readAdopted() readback.Table {
 var stagedFrom = tracker.CommitElements
 
 // Unfinished reports whether the next call of Apply has more to do, whatever delta it gets: a long slot table is being
-// written or removed.
+// written or removed, or many frontends go to others.
 func (r *Ruleset) Unfinished() bool {
 	for _, family := range r.families {
-		if family.lists.Unfinished() {
+		if family.lists.Unfinished() || len(family.givingWay) > 0 {
 			return true
 		}
 	}

@@ -49,6 +49,7 @@ type familyRules struct {
 	flows          map[tracker.Frontend]tracker.FlowChange
 	memo           tracker.Memo // of the endpoints that frontends had and have, while apply works
 	contests       map[*frontendState]*contest
+	givingWay      map[string][]*portState // that give up frontends which others have claimed, by namespace
 	overlaps       overlaps
 	standing       int           // conflicts within contests
 	fresh          []Conflict    // not reported yet
@@ -100,6 +101,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		flows:          make(map[tracker.Frontend]tracker.FlowChange),
 		memo:           make(tracker.Memo),
 		contests:       make(map[*frontendState]*contest),
+		givingWay:      make(map[string][]*portState),
 		overlaps:       newOverlaps(),
 	}
 	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,
@@ -157,6 +159,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	for _, f := range r.config.Families {
+		r.families[f].giveWay(r.Room(), r.work)
 		r.families[f].lists.Advance(r.Room(), r.work)
 	}
 	if delta.CIDRsChanged {

@@ -197,6 +197,7 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	for _, wanted := range port.frontends {
 		fr.unclaim(wanted.state, port)
 	}
+	port.frontends, port.leaving = nil, false
 	fr.setClusterIP(port.current.ClusterIP, netip.Addr{})
 	fr.setOnNode(port, nil)
 	fr.setAffinity(port, true)
