@@ -148,7 +148,7 @@ func (s movingState) programmed(t *testing.T, client *kernel.Client) bool {
 			want := s.hosts(frontend.Name.Name)
 			maps.DeleteFunc(want, func(_ int, has bool) bool { return !has })
 			have := map[int]bool{}
-			for _, endpoint := range frontend.Endpoints() {
+			for _, endpoint := range frontend.Endpoints().All() {
 				have[hostOf(endpoint, family)] = true
 			}
 			if !maps.Equal(have, want) {

@@ -27,13 +27,13 @@ type Target struct {
 	Outside, Kept bool
 }
 
-// perPort is how many endpoints of a list TargetsOf returns.
-const perPort = 32
+// PerList is about how many endpoints of a list are targets.
+const PerList = 32
 
 // TargetsOf returns some of the endpoints of a Service port that are used.
 func TargetsOf(p *tracker.ServicePort) (list []Target) {
 	add := func(endpoints []netip.AddrPort, outside, kept bool) {
-		for i := 0; i < len(endpoints); i += max(1, len(endpoints)/perPort) {
+		for i := 0; i < len(endpoints); i += max(1, len(endpoints)/PerList) {
 			list = append(list, Target{p.Endpoints(endpoints[i : i+1])[0], uint8(p.ID.Protocol), outside, kept})
 		}
 	}

@@ -91,9 +91,7 @@ func (c *Comparison) compareLists(theirs []legacy.Frontend, answers *readback.An
 func listsOf(t *readback.Table, f tracker.Frontend) (l legacy.Lists) {
 	set, key := layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f)
 	held := t.FrontendAt(set, key, t.Sets[set].Map[key])
-	l.Cluster, l.Local, l.HasLocal = held.Cluster, held.Local, held.HasLocal
-	slices.SortFunc(l.Cluster, netip.AddrPort.Compare)
-	slices.SortFunc(l.Local, netip.AddrPort.Compare)
+	l.Cluster, l.Local, l.HasLocal = held.Cluster.Sorted(), held.Local.Sorted(), held.HasLocal
 	return l
 }
 

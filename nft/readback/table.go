@@ -19,10 +19,13 @@ type Table struct {
 	// LocalhostProxy says that the daemon serves the node ports of TCP at the loopback address. The table
 	// does not show it.
 	LocalhostProxy bool
+
+	shared map[sharedList]List // as they have been read
 }
 
-// New returns the read-back of a table, with its rules as statements.
-func New(t *nft.Table) *Table { return &Table{Table: t.Typed()} }
+// New returns the read-back of a table, with its rules as statements. It keeps what it has read: the table must not
+// change.
+func New(t *nft.Table) *Table { return &Table{Table: t.Typed(), shared: make(map[sharedList]List)} }
 
 // A Frontend is a frontend of a Service port as a table holds it.
 type Frontend struct {
@@ -34,12 +37,8 @@ type Frontend struct {
 	Policy string
 	// Verdict is the verdict of the frontend's element.
 	Verdict nft.Verdict
-	// Cluster and Local are the lists of endpoints. Each endpoint occurs once, in the order of first
-	// indexes.
-	Cluster, Local []netip.AddrPort
-	// ClusterPlaces and LocalPlaces say how many places each endpoint has. Nil means one each. Weights
-	// and the slots of a hash give an endpoint more.
-	ClusterPlaces, LocalPlaces []int
+	// Cluster and Local are the lists of endpoints.
+	Cluster, Local List
 	// Hash says from what a hash chooses the endpoint; NoHash if chance chooses it.
 	Hash layout.Hash
 	// Options are the annotations that the Service port's comment shows, as "key: value".
@@ -53,6 +52,61 @@ type Frontend struct {
 	// AffinityGroups say where the affinity entries of the Service port stand. All its frontends share
 	// them.
 	AffinityGroups []AffinityGroup
+}
+
+// A List is a list of endpoints. Frontends that share it share its memory: there may be 10,000 of a Service, with 1,000
+// endpoints.
+type List struct {
+	// Endpoints are in the order of their first indexes, each once. Their port is 0 if Port has it.
+	Endpoints []netip.AddrPort
+	Port      uint16
+	// Places says how many places each endpoint has. Nil means one each. Weights and the slots of a hash give an endpoint
+	// more.
+	Places []int
+}
+
+// A sharedList names a list that frontends share.
+type sharedList struct {
+	number uint32
+	local  bool
+}
+
+// Len is the number of endpoints.
+func (l List) Len() int { return len(l.Endpoints) }
+
+// All yields the endpoints with their ports.
+func (l List) All() iter.Seq2[int, netip.AddrPort] {
+	return func(yield func(int, netip.AddrPort) bool) {
+		for i, ep := range l.Endpoints {
+			if l.Port != 0 {
+				ep = netip.AddrPortFrom(ep.Addr(), l.Port)
+			}
+			if !yield(i, ep) {
+				return
+			}
+		}
+	}
+}
+
+// Sorted returns the endpoints with their ports, sorted.
+func (l List) Sorted() []netip.AddrPort {
+	list := make([]netip.AddrPort, 0, l.Len())
+	for _, ep := range l.All() {
+		list = append(list, ep)
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return list
+}
+
+// AllPlaces returns how many places the list has.
+func (l List) AllPlaces() (n int) {
+	if l.Places == nil {
+		return l.Len()
+	}
+	for _, places := range l.Places {
+		n += places
+	}
+	return n
 }
 
 // Kinds of frontends. The comment of an element says that its address is a load balancer's; where the name
@@ -79,7 +133,7 @@ type AffinityGroup struct {
 // Weighted reports whether chance or the hash prefers some endpoints to others. Without weights, the
 // numbers of slots of a hash differ by one at most.
 func (s *Frontend) Weighted() bool {
-	for _, places := range [][]int{s.ClusterPlaces, s.LocalPlaces} {
+	for _, places := range [][]int{s.Cluster.Places, s.Local.Places} {
 		if places != nil && (s.Hash == layout.NoHash || slices.Max(places)-slices.Min(places) > 1) {
 			return true
 		}
@@ -105,32 +159,49 @@ func (s *Frontend) Annotations() []string {
 	return all
 }
 
-// Places returns how many places both lists have together.
-func (s *Frontend) Places() int {
-	n := 0
-	for _, list := range []struct {
-		endpoints []netip.AddrPort
-		places    []int
-	}{{s.Cluster, s.ClusterPlaces}, {s.Local, s.LocalPlaces}} {
-		if list.places == nil {
-			n += len(list.endpoints)
+// Endpoints returns the endpoints of both lists, without places.
+func (s *Frontend) Endpoints() List {
+	switch all := (List{Endpoints: s.Cluster.Endpoints, Port: s.Cluster.Port}); {
+	case s.Local.Len() == 0:
+		return all
+	case s.Cluster.Len() == 0:
+		return List{Endpoints: s.Local.Endpoints, Port: s.Local.Port}
+	default: // both have the ports of their endpoints in one way
+		all.Endpoints = distinct(slices.Concat(s.Cluster.Endpoints, s.Local.Endpoints)).Endpoints
+		return all
+	}
+}
+
+// Distinct returns how many endpoints frontends have.
+func Distinct(frontends []Frontend) (n int) {
+	apart, shared := make(map[netip.AddrPort]bool), make(map[uint16]map[*netip.AddrPort]List) // shared: by port
+	for i := range frontends {
+		for _, l := range []List{frontends[i].Cluster, frontends[i].Local} {
+			switch {
+			case l.Port != 0 && shared[l.Port] == nil:
+				shared[l.Port] = map[*netip.AddrPort]List{&l.Endpoints[0]: l}
+			case l.Port != 0:
+				shared[l.Port][&l.Endpoints[0]] = l
+			default:
+				for _, ep := range l.Endpoints {
+					apart[ep] = true
+				}
+			}
 		}
-		for _, places := range list.places {
-			n += places
+	}
+	n = len(apart)
+	for _, lists := range shared {
+		counted := make(map[netip.AddrPort]bool)
+		for _, l := range lists {
+			for _, ep := range l.All() {
+				if !apart[ep] && !counted[ep] {
+					counted[ep] = true
+					n++
+				}
+			}
 		}
 	}
 	return n
-}
-
-// Endpoints returns the distinct endpoints of both lists.
-func (s *Frontend) Endpoints() []netip.AddrPort {
-	all := slices.Clone(s.Cluster)
-	for _, ep := range s.Local {
-		if !slices.Contains(all, ep) {
-			all = append(all, ep)
-		}
-	}
-	return all
 }
 
 // Frontends lists the frontends by name, kind and address.
@@ -156,14 +227,14 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	p, ours := layout.PolicyOf(s.Verdict)
 	if number := t.ListNumber(p); number != 0 {
 		if p.Kind != layout.InternalLocal {
-			s.Cluster, s.ClusterPlaces = distinct(t.shared(number, false, s.Port))
+			s.Cluster = t.sharedList(number, false, s.Port)
 		}
 		if p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal {
-			s.Local, s.LocalPlaces = distinct(t.shared(number, true, s.Port))
+			s.Local = t.sharedList(number, true, s.Port)
 		}
 	} else {
-		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, false)].List(key))
-		s.Local, s.LocalPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, true)].List(key))
+		s.Cluster = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, false)].List(key))
+		s.Local = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, true)].List(key))
 	}
 	t.findAffinity(&s, key)
 	s.Router = layout.HasWord(element.Comment, layout.RouterWord)
@@ -191,16 +262,17 @@ func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, tab
 	return t.Sets[dnat.Map].List(layout.ListKey(number, local, table)), table
 }
 
-// shared returns the endpoints of a shared list to which connections to a port go.
-func (t Table) shared(number uint32, local bool, port uint16) []netip.AddrPort {
-	list, _ := t.SharedList(number, local)
+// sharedList returns the endpoints of a shared list to which connections to a port go.
+func (t Table) sharedList(number uint32, local bool, port uint16) List {
+	list, known := t.shared[sharedList{number, local}]
+	if !known {
+		endpoints, _ := t.SharedList(number, local)
+		list = distinct(endpoints)
+		t.shared[sharedList{number, local}] = list
+	}
 	if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {
-		target := t.Sets[dnat.Ports].Port(layout.JointPortKey(number, port))
-		if target == 0 { // no connection gets there
-			return nil
-		}
-		for i, ep := range list {
-			list[i] = netip.AddrPortFrom(ep.Addr(), target)
+		if list.Port = t.Sets[dnat.Ports].Port(layout.JointPortKey(number, port)); list.Port == 0 {
+			return List{} // no connection gets there
 		}
 	}
 	return list
@@ -237,22 +309,22 @@ func (t Table) firstDNAT(chain string) (dnat nft.DNATFrom, ok bool) {
 	return dnat, ok
 }
 
-// distinct lists each endpoint of a list once, with the number of its places; nil if each has one.
-func distinct(list []netip.AddrPort) (endpoints []netip.AddrPort, places []int) {
+// distinct lists each endpoint of a list once.
+func distinct(list []netip.AddrPort) (l List) {
 	at := make(map[netip.AddrPort]int, min(len(list), 1024))
 	for _, ep := range list {
 		i, known := at[ep]
 		if !known {
-			i = len(endpoints)
+			i = l.Len()
 			at[ep] = i
-			endpoints, places = append(endpoints, ep), append(places, 0)
+			l.Endpoints, l.Places = append(l.Endpoints, ep), append(l.Places, 0)
 		}
-		places[i]++
+		l.Places[i]++
 	}
-	if len(endpoints) == len(list) {
-		return endpoints, nil
+	if l.Len() == len(list) {
+		l.Places = nil
 	}
-	return endpoints, places
+	return l
 }
 
 // hash says from what a hash chooses the endpoints to which a policy leads. With shared lists and with

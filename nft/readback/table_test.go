@@ -47,7 +47,7 @@ func TestPolicyWords(t *testing.T) {
 
 // fields are those of a frontend in a table without chains.
 func fields(verdict nft.Verdict, affinity time.Duration, places []int) string {
-	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places}
+	s := Frontend{Verdict: verdict, Affinity: affinity, Cluster: List{Places: places}}
 	if p, ours := layout.PolicyOf(verdict); ours {
 		s.Hash = Table{Table: nft.NewTable(nft.IP)}.hash(p)
 	}

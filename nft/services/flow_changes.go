@@ -30,13 +30,25 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {
-			changes = append(changes, r.families[f].vanished(readback.Table{Table: table})...)
+			changes = append(changes, r.families[f].vanished(readback.New(table))...)
 		}
 	}
 	return changes
 }
 
-func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChange) {
+func (fr *familyRules) vanished(have *readback.Table) (changes []tracker.FlowChange) {
+	sorted, memo := make(map[*netip.AddrPort][]netip.AddrPort), make(tracker.Memo)
+	removed := func(l readback.List) (change tracker.FlowChange) {
+		if l.Len() == 0 {
+			return change
+		}
+		first := &l.Endpoints[0]
+		if sorted[first] == nil {
+			sorted[first] = slices.SortedFunc(slices.Values(l.Endpoints), netip.AddrPort.Compare)
+		}
+		change.Removed = []tracker.Served{{List: sorted[first], Port: l.Port}}
+		return change
+	}
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		for key, element := range have.Elements(set) {
 			f := layout.FrontendIn(fr.Table.Family, set, key)
@@ -44,11 +56,8 @@ func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChan
 				continue
 			}
 			change := tracker.FlowChange{Frontend: f, Gone: true}
-			if gone := have.FrontendAt(set, key, element); gone.Kind != readback.KindClusterIP &&
-				len(gone.Cluster)+len(gone.Local) > 0 {
-				list := append(gone.Cluster, gone.Local...)
-				slices.SortFunc(list, netip.AddrPort.Compare)
-				change.Removed = []tracker.Served{{List: list}}
+			if gone := have.FrontendAt(set, key, element); gone.Kind != readback.KindClusterIP {
+				change = removed(gone.Cluster).Then(removed(gone.Local), memo).Then(change, memo)
 			}
 			changes = append(changes, change)
 		}

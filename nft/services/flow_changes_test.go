@@ -8,7 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -139,6 +143,51 @@ func TestFlowsOfRemovedFrontends(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestFlowsOfRemovedPortsThatShareEndpoints: the kernel has the frontends of ports that share a list, and no Service has
+// them any more. All changes name the endpoints of one list, each with the target port of its own port.
+func TestFlowsOfRemovedPortsThatShareEndpoints(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	const ports, size = 200, 100
+	delta, external := sharingWorld(ports, size), netip.MustParseAddr("203.0.113.9")
+	for _, p := range delta.Changed {
+		p.ID.Protocol, p.ExternalIPs = tracker.UDP, []netip.Addr{external}
+	}
+	before := NewRuleset(testConfig())
+	before.Apply(delta)
+	if err := k.Commit(t.Context(), change.Diff(nil, before.Want())); err != nil {
+		t.Fatal(err)
+	}
+	have, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[uint16]tracker.Served) // by the port of the frontend
+	for _, c := range NewRuleset(testConfig()).Vanished(have) {
+		if c.Address == external && len(c.Removed) == 1 {
+			found[c.Port] = c.Removed[0]
+		}
+	}
+	for i := range uint16(ports) {
+		s := found[1000+i]
+		if s.Len() != size || s.Port != 8000+i || !slices.IsSortedFunc(s.List, netip.AddrPort.Compare) {
+			t.Fatalf("of port %d, %d endpoints with port %d have gone", 1000+i, s.Len(), s.Port)
+		}
+		if &s.List[0] != &found[1000].List[0] {
+			t.Fatalf("port %d has a list of its own", 1000+i)
+		}
+	}
+	frontends := readback.New(have[nft.IP]).Frontends()
+	for i := range frontends {
+		if &frontends[i].Cluster.Endpoints[0] != &frontends[0].Cluster.Endpoints[0] {
+			t.Fatalf("%s is read with a list of its own", frontends[i].Frontend)
+		}
+	}
+	if n := readback.Distinct(frontends); n != ports*size {
+		t.Errorf("%d endpoints, want %d", n, ports*size)
 	}
 }
 

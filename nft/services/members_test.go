@@ -51,7 +51,7 @@ func checkMembers(t *testing.T, table *nft.Table) {
 			}
 			return is
 		}
-		for _, ep := range slices.Concat(f.Cluster, f.Local) {
+		for _, ep := range f.Endpoints().All() {
 			if !isMember(ep) {
 				t.Fatalf("%s: connections to %s are dropped: %v", f.Frontend, ep, table.Chains[update.Chain].Rules)
 			}

@@ -87,7 +87,7 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}
 	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) ||
-		!sameList(got.Cluster, got.ClusterPlaces, want.cluster) || !sameList(got.Local, got.LocalPlaces, want.local) {
+		!sameList(got.Cluster, want.cluster) || !sameList(got.Local, want.local) {
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
 	}
 	chooses := !slices.Contains([]layout.PolicyKind{layout.Refused, layout.Dropped, layout.Passed}, want.policy.Kind)
@@ -100,21 +100,21 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 }
 
 // sameList reports whether a list was read as it is programmed.
-func sameList(got []netip.AddrPort, counts []int, want lists.Places) bool {
+func sameList(got readback.List, want lists.Places) bool {
 	found := make(map[netip.AddrPort]int)
 	for i := range want.Len() {
 		found[want.At(i)]++
 	}
-	for i, ep := range got {
+	for i, ep := range got.All() {
 		n := 1
-		if counts != nil {
-			n = counts[i]
+		if got.Places != nil {
+			n = got.Places[i]
 		}
 		if found[ep] != n {
 			return false
 		}
 	}
-	return len(got) == len(found)
+	return got.Len() == len(found)
 }
 
 // TestAffinityMapsOfPacket: to explain a connection, the entries of the Service port that it goes to have to be read.

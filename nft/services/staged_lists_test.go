@@ -22,8 +22,7 @@ func found(t *testing.T, r *Ruleset, p *tracker.ServicePort) (endpoints []netip.
 	t.Helper()
 	for _, f := range readback.New(r.Want()[nft.IP]).Frontends() {
 		if f.Address == p.ClusterIP && f.Port == p.Port {
-			slices.SortFunc(f.Cluster, netip.AddrPort.Compare)
-			return f.Cluster, f.Hash
+			return f.Cluster.Sorted(), f.Hash
 		}
 	}
 	t.Fatal("there is no such frontend")

@@ -200,7 +200,7 @@ const sourcePatience = time.Second
 // explainPort says of a Service port without endpoints that the Service has ready endpoints, but none with this port.
 // The usual cause is a targetPort that no pod has.
 func explainPort(ctx context.Context, c *config.Config, e *readback.Explanation) {
-	if e.Service == nil || e.TraceResult.Outcome != "reject" || len(e.Service.Endpoints()) > 0 {
+	if e.Service == nil || e.TraceResult.Outcome != "reject" || e.Service.Endpoints().Len() > 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, sourcePatience)

@@ -13,7 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
-// targets are the endpoints that the tables lead to, and the mark of masqueraded packets.
+// targets are some of the endpoints that the tables lead to, and the mark of masqueraded packets.
 func (i *inspection) targets() (list []firewall.Target, mark uint32) {
 	for _, table := range i.tables {
 		mark = table.MasqueradeMark()
@@ -24,8 +24,10 @@ func (i *inspection) targets() (list []firewall.Target, mark uint32) {
 			if kept || p.Open().Kind == layout.InternalLocal {
 				endpoints = s.Local
 			}
-			for _, ep := range endpoints {
-				list = append(list, firewall.Target{Endpoint: ep, Protocol: uint8(s.Protocol), Outside: outside, Kept: kept})
+			for n, ep := range endpoints.All() {
+				if n%max(1, endpoints.Len()/firewall.PerList) == 0 {
+					list = append(list, firewall.Target{Endpoint: ep, Protocol: uint8(s.Protocol), Outside: outside, Kept: kept})
+				}
 			}
 		}
 	}

@@ -104,11 +104,11 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash),
 				Hash: service.Hash.String(), Weighted: service.Weighted(),
-				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
+				Endpoints: service.Endpoints().Len(), AffinitySeconds: int(service.Affinity / time.Second),
 				Annotations: service.Annotations(), options: service.Options,
 			}
 			if service.HasLocal {
-				row.LocalEndpoints = new(len(service.Local))
+				row.LocalEndpoints = new(service.Local.Len())
 			}
 			rows = append(rows, row)
 		}
@@ -189,19 +189,16 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 		counted = counted || len(counts) > 0
 		for _, service := range s.services(table) {
 			for _, local := range []bool{false, true} {
-				endpoints, places := service.Cluster, service.ClusterPlaces
+				endpoints := service.Cluster
 				if local {
-					endpoints, places = service.Local, service.LocalPlaces
+					endpoints = service.Local
 				}
-				sum := 0
-				for _, n := range places {
-					sum += n
-				}
-				for index, ep := range endpoints {
+				for index, ep := range endpoints.All() {
 					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend),
 						List: listName(local), Index: index, Endpoint: ep.String()}
-					if places != nil {
-						row.Places, row.Share = places[index], float64(places[index])/float64(sum)
+					if endpoints.Places != nil {
+						row.Places = endpoints.Places[index]
+						row.Share = float64(row.Places) / float64(endpoints.AllPlaces())
 					}
 					if n, ok := counts[key{service.Frontend, ep, local}]; ok {
 						row.Connections = &n

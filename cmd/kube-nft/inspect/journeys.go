@@ -261,7 +261,7 @@ func (w *journeys) vanished(p *TracedPacket, s *readback.Frontend, j *journey) s
 	}
 	ctx := context.Background()
 	rules, err := firewall.Read(ctx, w.known.look.kernel)
-	for _, ep := range s.Endpoints() {
+	for _, ep := range s.Endpoints().All() {
 		if err != nil {
 			break
 		}

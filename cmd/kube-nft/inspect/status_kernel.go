@@ -51,7 +51,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 	s = TableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules(),
 		Annotations: make(map[string]int)}
 	frontends := t.Frontends()
-	names, ports, endpoints := make(map[string]bool), make(map[string]map[string]bool), make(map[netip.AddrPort]bool)
+	names, ports := make(map[string]bool), make(map[string]map[string]bool)
 	for _, service := range frontends {
 		names[service.Name.Namespace+"/"+service.Name.Name] = true
 		port := service.Name.String() + service.Protocol.String()
@@ -64,12 +64,9 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 				s.Annotations[annotation]++
 			}
 		}
-		s.Places += service.Places()
-		if len(service.Cluster)+len(service.Local) == 0 {
+		s.Places += service.Cluster.AllPlaces() + service.Local.AllPlaces()
+		if service.Cluster.Len()+service.Local.Len() == 0 {
 			s.Unreachable++
-		}
-		for _, ep := range service.Endpoints() {
-			endpoints[ep] = true
 		}
 		switch service.Kind {
 		case readback.KindClusterIP:
@@ -82,7 +79,8 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 			s.ExternalIPs++
 		}
 	}
-	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(names), len(ports), len(frontends), len(endpoints)
+	s.Services, s.ServicePorts, s.Frontends = len(names), len(ports), len(frontends)
+	s.Endpoints = readback.Distinct(frontends)
 	s.FrontendsDigest, s.EndpointsDigest = digestOf(frontends)
 	usage, err := i.kernel.DynamicFill(ctx, t.Family, countedClients)
 	if err != nil {
@@ -117,18 +115,41 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 // policy Cluster must be the same on the nodes of one zone, because hints may give a zone endpoints of its own.
 func digestOf(frontends []readback.Frontend) (ofFrontends, ofEndpoints string) {
 	var names, lists []string
+	known := make(map[*netip.AddrPort]string) // of lists that frontends share
 	for i := range frontends {
 		f := &frontends[i]
 		name := f.Frontend.String() + " " + f.Name.String()
 		names = append(names, name)
 		policy, ok := layout.PolicyOf(f.Verdict)
 		if kind := policy.Open().Kind; ok && (kind == layout.Internal || kind == layout.External) {
-			endpoints := slices.Clone(f.Cluster)
-			slices.SortFunc(endpoints, netip.AddrPort.Compare)
-			lists = append(lists, fmt.Sprint(name, endpoints))
+			lists = append(lists, name+" "+digestOfList(f.Cluster, known))
 		}
 	}
 	return digest(names), digest(lists)
+}
+
+// digestOfList returns a digest of a list, which is the same whether frontends share the list or not.
+func digestOfList(l readback.List, known map[*netip.AddrPort]string) string {
+	if l.Len() == 0 {
+		return ""
+	}
+	addrs, port := known[&l.Endpoints[0]], l.Port
+	if l.Port == 0 {
+		port = l.Endpoints[0].Port()
+	}
+	if addrs == "" {
+		var texts []string
+		for _, ep := range l.Endpoints {
+			if ep.Port() == port || l.Port != 0 {
+				texts = append(texts, ep.Addr().String())
+			} else {
+				texts = append(texts, ep.String())
+			}
+		}
+		addrs = digest(texts)
+		known[&l.Endpoints[0]] = addrs
+	}
+	return fmt.Sprint(addrs, " ", port)
 }
 
 // digestLen is how many bytes of a hash a digest has.
