@@ -75,6 +75,7 @@ func TestGetNothing(t *testing.T) {
 		{"get services -n nowhere", "no services found\n", exitOK},
 		{"get services --family 6 web", "kube-nft: no Service web is programmed here for IPv6\n", exitFound},
 		{"get endpoints -n shop nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
+		{"get services shop/web:admin", "kube-nft: no Service shop/web:admin is programmed here\n", exitFound},
 		{"get affinity shop/nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
 	} {
 		if code, stdout, stderr := kubeNFT(t, strings.Fields(tt.args)...); code != tt.code || stdout != "" ||
@@ -121,7 +122,7 @@ func TestGetUsage(t *testing.T) {
 		{[]string{"get"}, "get: expected services, endpoints or affinity"},
 		{[]string{"get", "pods"}, `get "pods": expected services, endpoints or affinity`},
 		{[]string{"get", "services", "a", "b"}, "get services: expected one name of a Service at most, got 2"},
-		{[]string{"get", "services", "shop/"}, `Service "shop/": expected NAME or NAMESPACE/NAME`},
+		{[]string{"get", "services", "shop/"}, `Service "shop/": expected NAME or NAMESPACE/NAME[:PORT]`},
 		{[]string{"get", "services", "shop/web", "-n", "dev"}, "Service shop/web: --namespace dev says otherwise"},
 		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, wide, name, json or yaml"},
 		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4, 6, IPv4 or IPv6"},

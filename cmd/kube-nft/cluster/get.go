@@ -22,7 +22,7 @@ func newGet(c *connection) *cobra.Command {
 	var sortBy string
 	r := &remote{inspect.NewGet(nil)}
 	cmd := &cobra.Command{
-		Use:   "get services|endpoints|affinity [[NAMESPACE/]NAME]",
+		Use:   "get services|endpoints|affinity [NAME|NAMESPACE/NAME[:PORT]]",
 		Short: "List Services, endpoints or affinity entries of all nodes",
 		Long: `get runs kube-nft get on all Linux nodes, or on those of --node, and prints what they have in
 their kernels, with the node in the first column. -n and -l are about the pods of kube-nft and the nodes:

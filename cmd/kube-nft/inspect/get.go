@@ -24,6 +24,7 @@ import (
 type selection struct {
 	namespace string
 	name      string
+	port      string // the name of a port; empty: all ports
 	family    string
 	format    output.Form
 	labels    string
@@ -56,6 +57,7 @@ interrupt it. It reads affinity entries once a second.
 The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read.`,
 		Example: `  kube-nft get services -A -o wide
   kube-nft get endpoints -n shop web --watch
+  kube-nft get endpoints shop/web:http
   kube-nft get services -o name | xargs -n1 kube-nft get endpoints
   kube-nft get affinity shop/game -o json
   kube-nft get services -l app=web --sort-by ep`,
@@ -99,7 +101,7 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 func (s *selection) command(reader *config.Reader, what, short string,
 	list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   what + " [[NAMESPACE/]NAME]",
+		Use:   what + " [NAME|NAMESPACE/NAME[:PORT]]",
 		Short: short,
 		Example: "  kube-nft get " + what + "\n  kube-nft get " + what + " -n shop -o wide\n  kube-nft get " + what +
 			" shop/web --watch",
@@ -141,8 +143,8 @@ func (s *selection) command(reader *config.Reader, what, short string,
 				fmt.Fprintln(cmd.ErrOrStderr(), "kube-nft: "+text)
 			}
 			if missing {
-				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(s.namespace+"/"+s.name, "/"),
-					s.inFamily())
+				name := layout.PortName{Namespace: s.namespace, Name: s.name, Port: s.port}.String()
+				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(name, "/"), s.inFamily())
 			}
 			return nil
 		},
@@ -163,11 +165,12 @@ func (s *selection) setName(args []string) error {
 		s.name = args[0]
 		return nil
 	case namespace == "" || name == "":
-		return config.Usagef("Service %q: expected NAME or NAMESPACE/NAME", args[0])
+		return config.Usagef("Service %q: expected NAME or NAMESPACE/NAME[:PORT]", args[0])
 	case s.namespace != "" && s.namespace != namespace:
 		return config.Usagef("Service %s: --namespace %s says otherwise", args[0], s.namespace)
 	}
-	s.namespace, s.name = namespace, strings.Split(name, ":")[0] // the lists add the port's name
+	s.namespace = namespace
+	s.name, s.port, _ = strings.Cut(name, ":") // as the lists show them
 	return nil
 }
 
@@ -264,7 +267,7 @@ func (s *selection) inFamily() string {
 // services lists the selected frontends of a table.
 func (s *selection) services(table *readback.Table) []readback.Frontend {
 	return slices.DeleteFunc(table.Frontends(), func(service readback.Frontend) bool {
-		return !s.has(service.Name.Namespace, service.Name.Name)
+		return !s.has(service.Name.Namespace, service.Name.Name) || s.port != "" && s.port != service.Name.Port
 	})
 }
 

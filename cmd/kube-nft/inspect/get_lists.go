@@ -170,7 +170,20 @@ func orDash[T any](n *T) string {
 	return fmt.Sprint(*n)
 }
 
+// maxEndpoints is how many endpoints get lists: they take half a gigabyte. A Service of 10,000 ports can have 20,000,000.
+const maxEndpoints = 1_000_000
+
 func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
+	all := 0
+	for _, table := range s.families(i.tables) {
+		for _, service := range s.services(table) {
+			all += service.Cluster.Len() + service.Local.Len()
+		}
+	}
+	if all > maxEndpoints {
+		return fmt.Errorf("the lists have %d endpoints, and get lists %d at most: select a namespace, a Service or "+
+			"one of its ports, as in NAMESPACE/NAME:PORT", all, maxEndpoints)
+	}
 	type key struct { // of an endpoint of a list of a frontend
 		tracker.Frontend
 		endpoint netip.AddrPort
