@@ -231,8 +231,8 @@ func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
 }
 
 // giveWay lets frontends that ports give up go to others that have claimed them before, about n elements of changes: a
-// Service may have 10,000 of them. The namespace with the fewest such ports comes first. It adds to work what it has done
-// for each namespace.
+// Service may have 10,000 of them. The namespace with the fewest such ports comes first. It adds to work what it has
+// done for each namespace.
 func (fr *familyRules) giveWay(n int, work map[string]int) {
 	fewest := func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(fr.givingWay[a]), len(fr.givingWay[b])), cmp.Compare(a, b))

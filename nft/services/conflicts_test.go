@@ -201,8 +201,8 @@ func TestRemovedServiceGivesWay(t *testing.T) {
 	owners("one more comes", "[oldest oldest oldest]")
 }
 
-// TestManyFrontendsChangeHands: a Service with many ports gives up what another one claims. No commit is large, and what
-// a small Service gives up in another namespace does not wait.
+// TestManyFrontendsChangeHands: a Service with many ports gives up what another one claims. No commit is large, and
+// what a small Service gives up in another namespace does not wait.
 func TestManyFrontendsChangeHands(t *testing.T) {
 	defer func(n int) { stagedFrom = n }(stagedFrom)
 	stagedFrom = 20

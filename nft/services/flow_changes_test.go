@@ -146,8 +146,8 @@ func TestFlowsOfRemovedFrontends(t *testing.T) {
 	}
 }
 
-// TestFlowsOfRemovedPortsThatShareEndpoints: the kernel has the frontends of ports that share a list, and no Service has
-// them any more. All changes name the endpoints of one list, each with the target port of its own port.
+// TestFlowsOfRemovedPortsThatShareEndpoints: the kernel has the frontends of ports that share a list, and no Service
+// has them any more. All changes name the endpoints of one list, each with the target port of its own port.
 func TestFlowsOfRemovedPortsThatShareEndpoints(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)

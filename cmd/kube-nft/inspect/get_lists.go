@@ -170,7 +170,8 @@ func orDash[T any](n *T) string {
 	return fmt.Sprint(*n)
 }
 
-// maxEndpoints is how many endpoints get lists: they take half a gigabyte. A Service of 10,000 ports can have 20,000,000.
+// maxEndpoints is how many endpoints get lists: they take half a gigabyte. A Service of 10,000 ports can have
+// 20,000,000.
 const maxEndpoints = 1_000_000
 
 func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
