@@ -1,12 +1,15 @@
 package services
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -402,6 +405,97 @@ func TestConflictIsReportedOnce(t *testing.T) {
 				step.fresh, step.owners, step.standing)
 		}
 		r.Committed()
+	}
+}
+
+// TestRandomGivingWay holds who is served at each frontend against all claims, while Services come, leave, give up
+// addresses and come back, and frontends change hands a few at a time.
+func TestRandomGivingWay(t *testing.T) {
+	defer func(n int) { stagedFrom = n }(stagedFrom)
+	stagedFrom = 4
+	addrs := []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")}
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		ports, leaving := make(map[tracker.PortID]*tracker.ServicePort), make(map[string]bool)
+		r := NewRuleset(testConfig())
+		r.Found(nft.Tables{})
+		for step := range 80 {
+			service := rnd.IntN(12)
+			name := fmt.Sprint("service-", service)
+			var delta tracker.Delta
+			id := claimant(name, 0, "10.96.0.1", 1).ID
+			switch has := ports[id] != nil; {
+			case has && rnd.IntN(3) == 0:
+				leaving[name], delta.Leaving = true, map[tracker.ServiceID]bool{{Namespace: "ns", Service: name}: true}
+			case has && leaving[name] && rnd.IntN(2) == 0:
+				delta.Removed = make(map[tracker.PortID]bool)
+				for number := range 3 {
+					id.Port = strings.Repeat("p", number)
+					delete(ports, id)
+					delta.Removed[id] = true
+				}
+				delete(leaving, name)
+			default:
+				delete(leaving, name)
+				for number := range 3 {
+					p := claimant(name, 2020+service, fmt.Sprint("10.96.0.", service), 1)
+					p.ID.Port, p.Port = strings.Repeat("p", number), uint16(80+number)
+					for _, addr := range addrs {
+						list := []*[]netip.Addr{&p.LoadBalancers, &p.ExternalIPs}[rnd.IntN(2)]
+						*list = append(*list, addr)
+						if rnd.IntN(3) == 0 {
+							p.GivenUp = append(p.GivenUp, addr)
+						}
+					}
+					ports[p.ID] = p
+					delta.Changed = append(delta.Changed, p)
+				}
+			}
+			r.Apply(delta)
+			r.Committed()
+			if rnd.IntN(2) == 0 { // the next change comes in between
+				continue
+			}
+			for r.Unfinished() {
+				r.Apply(tracker.Delta{})
+				r.Committed()
+			}
+			for _, addr := range addrs {
+				for number := range 3 {
+					var best *tracker.ServicePort
+					rank := func(p *tracker.ServicePort) (giving, external int) {
+						if leaving[p.ID.Service] || slices.Contains(p.GivenUp, addr) {
+							giving = 1
+						}
+						if slices.Contains(p.ExternalIPs, addr) {
+							external = 1
+						}
+						return giving, external
+					}
+					for _, p := range ports {
+						if p.Port != uint16(80+number) {
+							continue
+						}
+						if best == nil {
+							best = p
+						}
+						giving, external := rank(p)
+						bestGiving, bestExternal := rank(best)
+						if cmp.Or(giving-bestGiving, external-bestExternal, p.Created.Compare(best.Created)) < 0 {
+							best = p
+						}
+					}
+					at := tracker.Frontend{Address: addr, Protocol: tracker.TCP, Port: uint16(80 + number)}
+					state := r.families[nft.IP].frontends[at]
+					if best == nil && state == nil {
+						continue
+					}
+					if best == nil || state == nil || state.shown.id != best.ID {
+						t.Fatalf("seed %d, step %d: %s: served for %+v, want %v", seed, step, at, state, best)
+					}
+				}
+			}
+		}
 	}
 }
 
