@@ -1113,3 +1113,48 @@ func TestNewPortLeavesSourceRanges(t *testing.T) {
 		})
 	}
 }
+
+// TestLongListsComeInSteps: ports with a long list each, as their endpoints have different ports, go through it when an
+// endpoint is replaced. A step goes through a bounded number of endpoints, whether the namespace has to wait or not.
+func TestLongListsComeInSteps(t *testing.T) {
+	const ports = 200
+	service, slices := newService(), [2]*discoveryv1.EndpointSlice{newSlice("web-0"), newSlice("web-1")}
+	service.Spec.Ports = nil
+	for i := range ports {
+		name := fmt.Sprint("p", i)
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP,
+			Port: int32(1000 + i)})
+		for j, s := range slices {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: new(int32(2000 + 1000*j + i))})
+		}
+	}
+	for j, s := range slices {
+		s.Ports = s.Ports[1:] // that of newSlice
+		for i := range 500 {
+			s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d", j, i/250, 1+i%250)))
+		}
+	}
+	for _, waits := range []bool{false, true} {
+		now := started
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(service))
+			must(t, tr.SetSlice(slices[0]))
+			must(t, tr.SetSlice(slices[1]))
+		})
+		if waits {
+			tr.Charge("shop", time.Hour)
+		}
+		other := slices[0].DeepCopy()
+		other.Endpoints[0] = newEndpoint("10.0.9.9")
+		must(t, tr.SetSlice(other))
+		for done := 0; done < ports; {
+			d, length := tr.Take(), 0
+			for _, p := range d.Changed {
+				length += 2 * p.length()
+			}
+			if done += len(d.Changed); length == 0 || length > endpointsPerElement*mostWork {
+				t.Fatalf("waits %v: a step goes through %d endpoints of %d ports", waits, length, len(d.Changed))
+			}
+		}
+	}
+}

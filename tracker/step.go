@@ -703,13 +703,15 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 // last ones that leave in any case, and to a list that a policy may lead clients to from now on.
 func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	compare := netip.AddrPort.Compare
-	weighted, list := have.weights != nil || want.weights != nil, have.common(want.endpoints)
+	weighted, list := have.weights != nil || want.weights != nil, weightedList{}
 	switch {
 	case weighted && s.adds && s.left > 0:
 		gone, come := differing(have.endpoints, want.endpoints, compare)
 		s.left -= gone*each.goes + come*each.comes
 		return want
-	case !weighted:
+	case weighted:
+		list = have.common(want.endpoints)
+	default:
 		list.endpoints = move(s, have.endpoints, want.endpoints, compare, each)
 	}
 	n := min(replacements, len(have.endpoints)-len(list.endpoints))
@@ -734,26 +736,30 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 	if sameList(have, want) {
 		return have
 	}
-	kept := common(have, want, compare)
-	if n := (len(have)-len(kept))*each.goes + (len(want)-len(kept))*each.comes; n <= s.left && s.adds {
+	gone, come := differing(have, want, compare)
+	if n := gone*each.goes + come*each.comes; n <= s.left && s.adds {
 		s.left -= n
 		return want
 	}
-	next := make([]T, 0, max(len(have), len(want)))
-	for rest, i := kept, 0; i < len(have); i++ {
-		switch {
-		case len(rest) > 0 && rest[0] == have[i]:
-			next, rest = append(next, have[i]), rest[1:]
-		case s.left <= 0:
-			next = append(next, have[i])
-		default:
-			s.left -= each.goes
+	next := have
+	if gone > 0 && s.left > 0 {
+		next = make([]T, 0, len(have))
+		for rest, i := want, 0; i < len(have); i++ {
+			for len(rest) > 0 && compare(rest[0], have[i]) < 0 {
+				rest = rest[1:]
+			}
+			if s.left <= 0 || len(rest) > 0 && rest[0] == have[i] {
+				next = append(next, have[i])
+			} else {
+				s.left -= each.goes
+			}
 		}
 	}
-	if len(next) > len(kept) || !s.adds {
+	if len(next) > len(have)-gone || !s.adds {
 		return next
 	}
-	next = next[:0]
+	kept := next
+	next = make([]T, 0, len(want))
 	for _, x := range want {
 		if len(kept) > 0 && kept[0] == x {
 			next, kept = append(next, x), kept[1:]

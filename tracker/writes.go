@@ -23,6 +23,10 @@ const (
 // slotsPerElement is how many slots of a table are computed in the time that the kernel takes for an element.
 const slotsPerElement = 100
 
+// endpointsPerElement is how many endpoints of lists that change are compared and arranged in that time. Ports whose
+// endpoints have different ports have long lists each.
+const endpointsPerElement = 500
+
 // writes returns about how many elements change when a port becomes another one, without affinityWork. Either may be
 // nil. It is 0 if they are equal.
 func writes(have, want *ServicePort) (n int) {
@@ -45,7 +49,8 @@ func writes(have, want *ServicePort) (n int) {
 	}
 	gone, come := differingEndpoints(have, want)
 	if gone+come > 0 {
-		n += gone*have.each().goes + come*want.each().comes + want.slots()/slotsPerElement
+		n += gone*have.each().goes + come*want.each().comes + want.slots()/slotsPerElement +
+			(have.length()+want.length())/endpointsPerElement
 	}
 	gone, come = differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
 	goneIPs, comeIPs := differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
