@@ -13,6 +13,9 @@ import (
 func TestEqualComparesEveryField(t *testing.T) {
 	checkEqual(t, (*ServicePort).Equal)
 	checkEqual(t, (*Lists).equal, "placed")
+	if noLists.equal(noLists.numbered(nil)) {
+		t.Error("lists that are still to be made equal those without endpoints")
+	}
 	checkEqual(t, (*Node).Equal)
 	checkEqual(t, (*service).equal)
 	checkEqual(t, func(f, g *front) bool { return f.equal(*g) })

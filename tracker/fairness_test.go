@@ -1114,11 +1114,10 @@ func TestNewPortLeavesSourceRanges(t *testing.T) {
 	}
 }
 
-// TestLongListsComeInSteps: ports with a long list each, as their endpoints have different ports, go through it when an
-// endpoint is replaced. A step goes through a bounded number of endpoints, whether the namespace has to wait or not.
-func TestLongListsComeInSteps(t *testing.T) {
-	const ports = 200
-	service, slices := newService(), [2]*discoveryv1.EndpointSlice{newSlice("web-0"), newSlice("web-1")}
+// longLists returns a Service with ports that have a list of 1,000 endpoints each: the ports of the endpoints differ
+// between two slices.
+func longLists(ports int) (service *corev1.Service, slices [2]*discoveryv1.EndpointSlice) {
+	service, slices = newService(), [...]*discoveryv1.EndpointSlice{newSlice("web-0"), newSlice("web-1")}
 	service.Spec.Ports = nil
 	for i := range ports {
 		name := fmt.Sprint("p", i)
@@ -1129,11 +1128,18 @@ func TestLongListsComeInSteps(t *testing.T) {
 		}
 	}
 	for j, s := range slices {
-		s.Ports = s.Ports[1:] // that of newSlice
 		for i := range 500 {
 			s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d", j, i/250, 1+i%250)))
 		}
 	}
+	return service, slices
+}
+
+// TestLongListsComeInSteps: when an endpoint of ports with long lists is replaced, a step goes through a bounded number
+// of endpoints, whether the namespace has to wait or not. The other ports get no lists yet.
+func TestLongListsComeInSteps(t *testing.T) {
+	const ports = 200
+	service, slices := longLists(ports)
 	for _, waits := range []bool{false, true} {
 		now := started
 		tr := newStopped(&now, Config{}, func(tr *Tracker) {
@@ -1155,6 +1161,35 @@ func TestLongListsComeInSteps(t *testing.T) {
 			if done += len(d.Changed); length == 0 || length > endpointsPerElement*mostWork {
 				t.Fatalf("waits %v: a step goes through %d endpoints of %d ports", waits, length, len(d.Changed))
 			}
+			made := 0
+			for _, p := range tr.entries[objectName{"shop", "web"}].want {
+				if !p.unnumbered() {
+					made++
+				}
+			}
+			if made > done {
+				t.Fatalf("waits %v: %d ports have new lists when %d have changed", waits, made, done)
+			}
+		}
+	}
+}
+
+// TestLongListsStay: a change that leaves the endpoints alone leaves long lists where they are, so that no step
+// compares them.
+func TestLongListsStay(t *testing.T) {
+	service, slices := longLists(20)
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(service))
+		must(t, tr.SetSlice(slices[0]))
+		must(t, tr.SetSlice(slices[1]))
+	})
+	e := tr.entries[objectName{"shop", "web"}]
+	service.UID = "uid-other"
+	must(t, tr.SetService(service))
+	for i, p := range tr.resolve(e) {
+		if p.Lists != e.out[i].Lists {
+			t.Errorf("port %s gets other lists", p.ID.Port)
 		}
 	}
 }

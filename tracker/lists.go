@@ -31,10 +31,10 @@ type Lists struct {
 	// ResetDeparted the terminating ones of another.
 	Serving []netip.AddrPort
 
-	placed *placedLists // what numbered has made them of
+	placed *placedLists // what number makes them of
 }
 
-// placedLists are lists whose endpoints have places in numbers instead of ports, see portGroup.
+// placedLists are lists whose endpoints have places in numbers instead of ports, see portGroup. There are endpoints.
 type placedLists struct {
 	*Lists  // ports of a group share them
 	numbers []uint16
@@ -45,7 +45,8 @@ var noLists = new(Lists)
 
 // equal reports whether l and m have the same endpoints. Mostly they are the same.
 func (l *Lists) equal(m *Lists) bool {
-	return l == m || sameList(l.Cluster, m.Cluster) && sameList(l.Local, m.Local) &&
+	return l == m || !l.unnumbered() && !m.unnumbered() &&
+		sameList(l.Cluster, m.Cluster) && sameList(l.Local, m.Local) &&
 		slices.Equal(l.ClusterWeights, m.ClusterWeights) && slices.Equal(l.LocalWeights, m.LocalWeights) &&
 		sameList(l.OnNode, m.OnNode) && sameList(l.Serving, m.Serving) && slices.Equal(l.LeftOut, m.LeftOut)
 }
@@ -54,23 +55,31 @@ func (l *Lists) equal(m *Lists) bool {
 func (l *Lists) length() int { return len(l.Cluster) + len(l.Local) + len(l.Serving) + len(l.OnNode) }
 
 // hasEndpoints reports whether a list has endpoints.
-func (l *Lists) hasEndpoints() bool { return l.length() > 0 }
+func (l *Lists) hasEndpoints() bool { return l.placed != nil || l.length() > 0 }
+
+// unnumbered reports whether the lists are still to be made by number.
+func (l *Lists) unnumbered() bool { return l.placed != nil && l.length() == 0 }
 
 // all are the lists.
 func (l *Lists) all() [4]*[]netip.AddrPort {
 	return [...]*[]netip.AddrPort{&l.Cluster, &l.Serving, &l.Local, &l.OnNode}
 }
 
-// numbered returns the lists with numbers[p] where the port of an endpoint of l is p. What shares memory goes on to do
-// so.
-func (l *Lists) numbered(numbers []uint16) *Lists {
-	number := func(ep netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ep.Addr(), numbers[ep.Port()]) }
-	m := *l
-	m.placed, m.LeftOut = &placedLists{l, numbers}, slices.Clone(l.LeftOut)
-	for i := range m.LeftOut {
-		m.LeftOut[i].Endpoint = number(m.LeftOut[i].Endpoint)
+// numbered returns the lists with numbers[p] where the port of an endpoint of l is p, once number has made them.
+func (l *Lists) numbered(numbers []uint16) *Lists { return &Lists{placed: &placedLists{l, numbers}} }
+
+// number makes lists that numbered has returned. What shares memory goes on to do so. A Service may have a long list
+// for each of many ports, so that this waits until a step comes to the port.
+func (l *Lists) number() {
+	from := l.placed
+	number := func(ep netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(ep.Addr(), from.numbers[ep.Port()])
 	}
-	had, lists := l.all(), m.all()
+	l.ClusterWeights, l.LocalWeights, l.LeftOut = from.ClusterWeights, from.LocalWeights, slices.Clone(from.LeftOut)
+	for i := range l.LeftOut {
+		l.LeftOut[i].Endpoint = number(l.LeftOut[i].Endpoint)
+	}
+	had, lists := from.all(), l.all()
 	for i, list := range lists {
 		j := slices.IndexFunc(had[:i], func(earlier *[]netip.AddrPort) bool { return sameMemory(*earlier, *had[i]) })
 		if j >= 0 {
@@ -82,7 +91,6 @@ func (l *Lists) numbered(numbers []uint16) *Lists {
 			(*list)[n] = number(ep)
 		}
 	}
-	return &m
 }
 
 // Endpoints returns one of the lists of p, or a part of it, with the ports of the endpoints: the list itself if it has
@@ -195,19 +203,30 @@ func reuse(have, want []*ServicePort) {
 	}
 	type pair struct{ have, want *Lists }
 	compared, known := make(map[pair]bool), make(map[*Lists]*Lists)
-	var last pair
-	eachPair(have, want, byID, func(h, w *ServicePort) {
-		if h == nil || w == nil {
-			return
-		}
-		between := pair{h.Lists, w.Lists}
+	last, alike := pair{}, false
+	equal := func(have, want *Lists) bool {
+		between := pair{have, want}
 		if between == last {
-			return
+			return alike
 		}
-		if last = between; known[w.Lists] == nil && !compared[between] && h.Lists.equal(w.Lists) {
-			known[w.Lists] = h.Lists
+		is, found := compared[between]
+		if !found {
+			is = have.equal(want)
+			compared[between] = is
 		}
-		compared[between] = true
+		last, alike = between, is
+		return is
+	}
+	eachPair(have, want, byID, func(h, w *ServicePort) {
+		switch {
+		case h == nil || w == nil:
+		case w.placed == nil:
+			if equal(h.Lists, w.Lists) {
+				known[w.Lists] = h.Lists
+			}
+		case h.placed != nil && slices.Equal(h.placed.numbers, w.placed.numbers) && equal(h.placed.Lists, w.placed.Lists):
+			w.Lists = h.Lists
+		}
 	})
 	for _, w := range want {
 		if old := known[w.Lists]; old != nil {

@@ -288,9 +288,10 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 				chosen = append(chosen, choice{p, p.Lists})
 			}
 			switch {
+			case !p.hasEndpoints():
 			case !g.uniform():
 				p.Lists = p.Lists.numbered(g.numbersOf(n))
-			case p.hasEndpoints():
+			default:
 				p.TargetPort = g.numbersOf(n)[0]
 			}
 		}

@@ -90,6 +90,10 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	if have == want {
 		return want
 	}
+	if want != nil && want.unnumbered() && s.left > 0 {
+		s.left -= want.placed.length() / endpointsPerElement
+		want.number()
+	}
 	if have != nil && want != nil && !have.is(want) { // it comes when the other one has gone
 		if left := s.portOfService(have, nil); left != nil {
 			return left
@@ -226,7 +230,7 @@ func (s *stepper) keepShared(pairs [][2]*ServicePort) (kept bool) {
 	for i, pair := range pairs {
 		have, want := pair[0], pair[1]
 		if have == nil || want == nil || !have.is(want) || want.placed == nil || want.hashes() ||
-			len(want.LeftOut) > 0 || s.stand[have.listID()] == 0 {
+			len(want.placed.LeftOut) > 0 || s.stand[have.listID()] == 0 {
 			continue
 		}
 		place, found := slices.BinarySearch(want.placed.numbers, have.TargetPort)
@@ -239,8 +243,8 @@ func (s *stepper) keepShared(pairs [][2]*ServicePort) (kept bool) {
 			lists = want.placed.at(uint16(place))
 			known[from] = lists
 		}
-		if (len(lists.Cluster) == 0) != (len(want.Cluster) == 0) || (len(lists.Local) == 0) != (len(want.Local) == 0) ||
-			!lists.hasEndpoints() {
+		if (len(lists.Cluster) == 0) != (len(want.placed.Cluster) == 0) ||
+			(len(lists.Local) == 0) != (len(want.placed.Local) == 0) || !lists.hasEndpoints() {
 			continue
 		}
 		waiting := *want
@@ -656,6 +660,7 @@ func (p *ServicePort) withPorts() *ServicePort {
 	q.TargetPort = 0
 	if p.TargetPort != 0 {
 		q.Lists = p.Lists.numbered([]uint16{p.TargetPort})
+		q.number()
 	}
 	return &q
 }
