@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -496,6 +497,34 @@ func TestWaitingServicesAreNotWorkedOutAgain(t *testing.T) {
 	now = now.Add(2 * shareOfTime * time.Hour)
 	if d := tr.Take(); len(d.Changed) != 40 {
 		t.Errorf("%d of 40 ports get their endpoints when the namespace has paid", len(d.Changed))
+	}
+}
+
+// TestWaitingPortsAreNotWorkedOutAtEachTurn: a Service changes port by port, whenever its namespace has paid. While the
+// namespace waits again, what is left of the change costs nothing.
+func TestWaitingPortsAreNotWorkedOutAtEachTurn(t *testing.T) {
+	now := started
+	sticky := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints(100)))
+	})
+	tr.Charge("shop", time.Hour)
+	must(t, tr.SetService(newService(manyPorts, sticky)))
+	tr.Take() // it has nothing to give up
+	for turn := range 3 {
+		now = now.Add(2 * shareOfTime * time.Hour)
+		if d := tr.Take(); len(d.Changed) == 0 || d.Due.IsZero() || d.Due.After(now) {
+			t.Fatalf("turn %d: %d ports change, and the next are due at %v", turn, len(d.Changed), d.Due)
+		}
+		tr.Charge("shop", time.Hour)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d := tr.Take()
+		runtime.ReadMemStats(&after)
+		if n := after.Mallocs - before.Mallocs; n > 30 || !d.Due.After(now) { // one for each port that waits would be more
+			t.Errorf("turn %d: a Take makes %d allocations for a Service that waits until %v", turn, n, d.Due)
+		}
 	}
 }
 

@@ -101,8 +101,8 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 			e.groups = nil
 		}
 		if !t.stepTo(e, d, s) {
-			e.reduced = !s.adds && s.left > 0
-			if !e.reduced {
+			e.reduced = e.reduced || !s.adds && s.left > 0
+			if s.adds || !e.reduced {
 				d.leaveOut(now, now.Add(-1))
 			}
 			left = append(left, e)
