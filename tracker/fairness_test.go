@@ -352,6 +352,24 @@ func TestDemands(t *testing.T) {
 			8 + 4 + 10 + 10 + 40},
 		{"a slot table of 21 endpoints", annotated("lb-algorithm", "maglev"), 21, 1, 8 + 4 + 21 + 4001},
 		{"10 ports with 100 endpoints", ports(10), 100, 1, 10*(8+4) + 10*100},
+		{"a policy Local: two slot tables", func(s *corev1.Service) {
+			annotated("lb-algorithm", "maglev")(s)
+			s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+		}, 21, 1, 8 + 4 + 21 + 2*4001},
+		{"session affinity and a policy Local", func(s *corev1.Service) {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+		}, 10, 1, 8 + 4 + 10 + 2*10 + 40},
+		{"16 ports with 63 endpoints", ports(16), 63, 1, 16*(8+4) + 16*63},
+		{"16 ports with 64 endpoints", ports(16), 64, 1, 16*(8+4+2) + 64},
+		{"some of them UDP", func(s *corev1.Service) {
+			ports(16)(s)
+			s.Spec.Ports[1].Protocol = corev1.ProtocolUDP
+		}, 64, 1, 16*(8+4+2) + 2*64},
+		{"some of them with a node port", func(s *corev1.Service) {
+			ports(16)(s)
+			s.Spec.Type, s.Spec.Ports[1].NodePort = corev1.ServiceTypeNodePort, 30080
+		}, 64, 1, 16*(8+4+2) + 8 + 2*64},
 		{"500 ports with the same 500 endpoints", ports(500), 500, 1, 7500},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -361,7 +379,8 @@ func TestDemands(t *testing.T) {
 				slice := newSlice(fmt.Sprint("web-", n))
 				slice.Ports = nil
 				for _, p := range service.Spec.Ports {
-					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Port: new(8000 + p.Port)})
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Port: new(8000 + p.Port),
+						Protocol: new(p.Protocol)})
 				}
 				for i := range tt.endpoints {
 					slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
@@ -373,6 +392,28 @@ func TestDemands(t *testing.T) {
 				t.Errorf("%d elements, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestDemandOfWeights: what an endpoint counts as if two EndpointSlices differ in weight.
+func TestDemandOfWeights(t *testing.T) {
+	for _, tt := range []struct{ endpoints, each int }{{2, 64}, {256, 64}, {257, 63}, {5000, 4}} {
+		tr := newTracker(Config{Quota: 1 << 20})
+		must(t, tr.SetService(newService()))
+		light, heavy := weighing(newSlice("web-1", newEndpoint("10.1.0.1")), "1"), weighing(newSlice("web-2"), "2")
+		for i := range tt.endpoints - 1 {
+			heavy.Endpoints = append(heavy.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+		}
+		must(t, tr.SetSlice(light))
+		must(t, tr.SetSlice(heavy))
+		tr.Take()
+		want := 8 + 2*4 + tt.endpoints*(1+tt.each)
+		if tt.endpoints >= 1024 {
+			want += 2 // as for ports that share their lists
+		}
+		if got := tr.namespaces["shop"].demand; got != want {
+			t.Errorf("%d endpoints are %d elements, want %d", tt.endpoints, got, want)
+		}
 	}
 }
 
