@@ -531,13 +531,17 @@ func TestConnectionsAreSaved(t *testing.T) {
 	}
 }
 
-// TestAnswersAreReadOnSuspicion: while all connections are answered, only those without an answer are read.
+// TestAnswersAreReadOnSuspicion: while all connections are answered within a second, only those without an answer are
+// read.
 func TestAnswersAreReadOnSuspicion(t *testing.T) {
-	w := newWorld(t, 3)
-	w.connect = func() { w.open(w.IntN(20)) }
-	w.run(10 * time.Second)
-	if w.dumps > 0 || len(w.watcher.suspects) > 0 {
-		t.Errorf("%d readings, %d suspects", w.dumps, len(w.watcher.suspects))
+	for _, after := range []time.Duration{0, 900 * time.Millisecond} {
+		w := newWorld(t, 3)
+		w.answer = func(int, int) time.Duration { return after }
+		w.connect = func() { w.open(w.IntN(20)) }
+		w.run(10 * time.Second)
+		if w.dumps > 0 || after == 0 && len(w.watcher.suspects) > 0 {
+			t.Errorf("answers after %v: %d readings, %d suspects", after, w.dumps, len(w.watcher.suspects))
+		}
 	}
 }
 
