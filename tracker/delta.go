@@ -146,14 +146,16 @@ func (d *Delta) observe(at time.Time) {
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	before, at := len(d.Changed)+len(d.Removed), 0
 	d.Changed = slices.Grow(d.Changed, len(want))
-	// Ports mostly share their lists with the last ones. A comparison for each would be ports times endpoints.
-	last, alike := [2]*ServicePort{{}, {}}, false
-	shares := func(p, q *ServicePort) bool { return p.Lists == q.Lists && sameMemory(p.Sources, q.Sources) }
-	listsAlike := func(h, w *ServicePort) bool {
-		if !shares(h, last[0]) || !shares(w, last[1]) {
-			last, alike = [2]*ServicePort{h, w}, sameList(h.Sources, w.Sources) && h.Lists.equal(w.Lists)
-		}
-		return alike
+	type lists struct {
+		*Lists
+		sources Memory[netip.Prefix]
+	}
+	var known memo[[2]lists, bool]
+	alike := func(h, w *ServicePort) bool {
+		of := [2]lists{{h.Lists, MemoryOf(h.Sources)}, {w.Lists, MemoryOf(w.Sources)}}
+		return len(want) == 1 || known.of(of, func() bool { // one port shares them with none
+			return sameList(h.Sources, w.Sources) && h.Lists.equal(w.Lists)
+		})
 	}
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
@@ -163,7 +165,7 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 			}
 			d.Removed[h.ID] = true
 			return
-		case h == w || h != nil && listsAlike(h, w) && h.Equal(w):
+		case h == w || h != nil && alike(h, w) && h.Equal(w):
 			want[at] = h
 		default:
 			d.Changed = append(d.Changed, w)

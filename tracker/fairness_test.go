@@ -1088,7 +1088,7 @@ func TestSharedListsComeInSteps(t *testing.T) {
 				if first == nil {
 					first = p
 				}
-				if p.hasEndpoints() && first.hasEndpoints() && !sameMemory(p.Cluster, first.Cluster) {
+				if p.hasEndpoints() && first.hasEndpoints() && !SameMemory(p.Cluster, first.Cluster) {
 					t.Fatalf("step %d: the lists of two ports have %d and %d endpoints, or memory of their own", steps,
 						len(p.Cluster), len(first.Cluster))
 				}

@@ -87,7 +87,10 @@ func (c FlowChange) Then(later FlowChange, known Memo) FlowChange {
 		if i < 0 {
 			removed = append(removed, more)
 		} else {
-			removed[i].List = known.combined(removed[i].List, more.List, true)
+			earlier := removed[i].List
+			removed[i].List = known.of(operands{MemoryOf(earlier), MemoryOf(more.List), true}, func() []netip.AddrPort {
+				return sortedSet(earlier, more.List)
+			})
 		}
 	}
 	later.Removed = removed

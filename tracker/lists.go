@@ -81,7 +81,7 @@ func (l *Lists) number() {
 	}
 	had, lists := from.all(), l.all()
 	for i, list := range lists {
-		j := slices.IndexFunc(had[:i], func(earlier *[]netip.AddrPort) bool { return sameMemory(*earlier, *had[i]) })
+		j := slices.IndexFunc(had[:i], func(earlier *[]netip.AddrPort) bool { return SameMemory(*earlier, *had[i]) })
 		if j >= 0 {
 			*list = *lists[j]
 			continue
@@ -140,7 +140,7 @@ func (s Served) Has(ep netip.AddrPort) bool {
 }
 
 // Same reports whether both have the same endpoints in the same memory.
-func (s Served) Same(o Served) bool { return s.Port == o.Port && sameMemory(s.List, o.List) }
+func (s Served) Same(o Served) bool { return s.Port == o.Port && SameMemory(s.List, o.List) }
 
 // Without returns those that o does not have. It may leave in others if only one of the two stands for endpoints that
 // share a port.
@@ -151,48 +151,82 @@ func (s Served) Without(o Served, known Memo) Served {
 	case s.Port != o.Port || len(s.List) == 0 || len(o.List) == 0:
 		return s
 	}
-	return Served{known.combined(s.List, o.List, false), s.Port}
+	rest := known.of(operands{MemoryOf(s.List), MemoryOf(o.List), false}, func() []netip.AddrPort {
+		gone, _ := Difference(s.List, o.List, netip.AddrPort.Compare)
+		return gone
+	})
+	return Served{rest, s.Port}
 }
 
-// A Memo keeps what was worked out of two lists of endpoints, for the other ports that share these lists. It keeps the
+// A Memo keeps what was worked out of two lists of endpoints: their union, or what the second one lacks. It keeps the
 // lists in memory, too: it is for one change.
-type Memo map[operands][]netip.AddrPort
+type Memo = memo[operands, []netip.AddrPort]
 
 type operands struct {
-	a, b             *netip.AddrPort
-	lengthA, lengthB int
-	union            bool
+	a, b  Memory[netip.AddrPort]
+	union bool
 }
 
-// combined returns the union of two sorted lists, or the endpoints of a that b lacks. Neither list is empty.
-func (m Memo) combined(a, b []netip.AddrPort, union bool) []netip.AddrPort {
-	of := operands{&a[0], &b[0], len(a), len(b), union}
-	list, ok := m[of]
-	switch {
-	case ok:
-		return list
-	case union:
-		list = sortedSet(a, b)
-	default:
-		for _, ep := range a {
-			for len(b) > 0 && b[0].Compare(ep) < 0 {
-				b = b[1:]
-			}
-			if len(b) == 0 || b[0] != ep {
-				list = append(list, ep)
-			}
+// A memo keeps what was worked out for one port of a Service, for the others with the same key: they share lists.
+// Without it, the work would be ports times endpoints.
+type memo[K comparable, V any] map[K]V
+
+// of returns the value of a key. The first time it has work find it.
+func (m *memo[K, V]) of(key K, work func() V) V {
+	value, known := (*m)[key]
+	if !known {
+		if *m == nil {
+			*m = make(memo[K, V])
 		}
+		value = work()
+		(*m)[key] = value
 	}
-	m[of] = list
-	return list
+	return value
 }
+
+// A Memory names a list by its memory, which ports of a Service share. All empty lists have the zero value.
+type Memory[T any] struct {
+	first  *T
+	length int
+}
+
+// MemoryOf returns the name of a list.
+func MemoryOf[T any](list []T) (m Memory[T]) {
+	if len(list) > 0 {
+		m = Memory[T]{&list[0], len(list)}
+	}
+	return m
+}
+
+// SameMemory reports whether two lists are one.
+func SameMemory[T any](a, b []T) bool { return MemoryOf(a) == MemoryOf(b) }
 
 // sameList reports whether two lists are equal. Mostly they are one list.
-func sameList[T comparable](a, b []T) bool { return sameMemory(a, b) || slices.Equal(a, b) }
+func sameList[T comparable](a, b []T) bool { return SameMemory(a, b) || slices.Equal(a, b) }
 
-// sameMemory reports whether two lists are one.
-func sameMemory[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+// Difference returns what before and want do not have in common. Both are sorted and name nothing twice.
+func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone, come []T) {
+	if SameMemory(before, want) {
+		return nil, nil
+	}
+	// Mostly nearly all is common to both: what both begin and end with is dropped first.
+	for len(before) > 0 && len(want) > 0 && before[0] == want[0] {
+		before, want = before[1:], want[1:]
+	}
+	for len(before) > 0 && len(want) > 0 && before[len(before)-1] == want[len(want)-1] {
+		before, want = before[:len(before)-1], want[:len(want)-1]
+	}
+	for len(before) > 0 && len(want) > 0 {
+		switch c := compare(before[0], want[0]); {
+		case c < 0:
+			gone, before = append(gone, before[0]), before[1:]
+		case c > 0:
+			come, want = append(come, want[0]), want[1:]
+		default:
+			before, want = before[1:], want[1:]
+		}
+	}
+	return append(gone, before...), append(come, want...)
 }
 
 // reuse gives want the Lists of have where they are equal, so that ports that change one by one go on sharing theirs.
@@ -201,22 +235,11 @@ func reuse(have, want []*ServicePort) {
 	if len(want) < 2 {
 		return
 	}
-	type pair struct{ have, want *Lists }
-	compared, known := make(map[pair]bool), make(map[*Lists]*Lists)
-	last, alike := pair{}, false
+	var alike memo[[2]*Lists, bool]
 	equal := func(have, want *Lists) bool {
-		between := pair{have, want}
-		if between == last {
-			return alike
-		}
-		is, found := compared[between]
-		if !found {
-			is = have.equal(want)
-			compared[between] = is
-		}
-		last, alike = between, is
-		return is
+		return alike.of([2]*Lists{have, want}, func() bool { return have.equal(want) })
 	}
+	known := make(map[*Lists]*Lists)
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
 		case h == nil || w == nil:

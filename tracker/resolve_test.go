@@ -295,31 +295,30 @@ func TestPortsShareSourceRanges(t *testing.T) {
 	must(t, tr.SetService(service(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.9"} })))
 	tr.Take()
 	for _, p := range e.out {
-		if len(p.ExternalIPs) != 1 || len(p.Sources) != 3 || !sameMemory(p.Sources, first) {
+		if len(p.ExternalIPs) != 1 || len(p.Sources) != 3 || !SameMemory(p.Sources, first) {
 			t.Errorf("%v has external IPs %v, and its own list %v", p.ID, p.ExternalIPs, p.Sources)
 		}
 	}
 }
 
-// TestSourceRangesChangeOnce: a Service takes the step from one list of source ranges to another once, and not for each
-// of its ports.
+// TestSourceRangesChangeOnce: a Service takes the step from one list of source ranges to another once in each family,
+// and not for each of its ports.
 func TestSourceRangesChangeOnce(t *testing.T) {
 	now := started
 	const ports, ranges = 200, 2000
 	service := func(last byte) *corev1.Service {
-		return newService(func(s *corev1.Service) {
-			s.Spec.Type = corev1.ServiceTypeLoadBalancer
-			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}
+		return newService(dualStack, balanced("203.0.113.1", "2001:db8::1"), func(s *corev1.Service) {
 			for i := range ports {
 				s.Spec.Ports = append(s.Spec.Ports,
 					corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)})
 			}
 			for i := range ranges {
 				addr := netip.AddrFrom4([4]byte{20, byte(i / 100), byte(i % 100), 1})
-				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, addr.String()+"/32")
+				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, addr.String()+"/32",
+					fmt.Sprintf("2001:db8:1::%x/128", 2*i))
 			}
 			s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,
-				netip.AddrFrom4([4]byte{30, 0, 0, last}).String()+"/32")
+				netip.AddrFrom4([4]byte{30, 0, 0, last}).String()+"/32", fmt.Sprintf("2001:db8:2::%x/128", last))
 		})
 	}
 	tr := newStopped(&now, Config{}, func(tr *Tracker) { must(t, tr.SetService(service(1))) })
@@ -332,7 +331,7 @@ func TestSourceRangesChangeOnce(t *testing.T) {
 	if n := after.TotalAlloc - before.TotalAlloc; n > 2<<20 {
 		t.Errorf("a step from one source range to another allocates %d KiB", n>>10)
 	}
-	if len(d.Changed) != ports+1 || len(d.Changed[0].Sources) != ranges {
+	if len(d.Changed) != 2*(ports+1) || len(d.Changed[0].Sources) != ranges {
 		t.Errorf("%d ports have changed, and have %d ranges", len(d.Changed), len(d.Changed[0].Sources))
 	}
 }

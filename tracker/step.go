@@ -20,8 +20,7 @@ type stepper struct {
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
 
-	ranges [2][]netip.Prefix // of the ports that came last: before this step, and those that are wanted
-	ranged []netip.Prefix    // what they have become
+	ranges memo[[2]Memory[netip.Prefix], []netip.Prefix] // what those before a step become, by these and the wanted ones
 }
 
 // A listID is the lists of a port and its policies Local. The zero value is that of no port.
@@ -157,21 +156,22 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 // have the same ones, so that a step towards those that are wanted is made once, for the first of them.
 func (s *stepper) withRanges(have, want *ServicePort) (*ServicePort, *ServicePort) {
 	if have == nil || want == nil || !have.HasSourceRanges || !want.HasSourceRanges ||
-		sameMemory(have.Sources, want.Sources) {
+		SameMemory(have.Sources, want.Sources) {
 		return have, want
 	}
-	if !sameMemory(have.Sources, s.ranges[0]) || !sameMemory(want.Sources, s.ranges[1]) {
-		s.ranges, s.ranged = [2][]netip.Prefix{have.Sources, want.Sources}, have.Sources
-		if s.left > 0 {
-			s.ranged = s.prefixes(have.Sources, want.Sources)
+	between := [2]Memory[netip.Prefix]{MemoryOf(have.Sources), MemoryOf(want.Sources)}
+	ranges := s.ranges.of(between, func() []netip.Prefix {
+		if s.left <= 0 {
+			return have.Sources
 		}
-	}
-	return have.withRanges(s.ranged), want.withRanges(s.ranged)
+		return s.prefixes(have.Sources, want.Sources)
+	})
+	return have.withRanges(ranges), want.withRanges(ranges)
 }
 
 // withRanges returns p with other source ranges, p itself if it has them.
 func (p *ServicePort) withRanges(ranges []netip.Prefix) *ServicePort {
-	if sameMemory(p.Sources, ranges) {
+	if SameMemory(p.Sources, ranges) {
 		return p
 	}
 	q := *p
@@ -778,7 +778,7 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 
 // prefixes is move for source ranges: an address that have and want both admit is admitted meanwhile.
 func (s *stepper) prefixes(have, want []netip.Prefix) []netip.Prefix {
-	if sameMemory(have, want) {
+	if SameMemory(have, want) {
 		return want
 	}
 	next := commonPrefixes(have, want)
@@ -825,7 +825,7 @@ func (p *ServicePort) bare() *ServicePort {
 
 // differing returns how many values only the first of two sorted lists has, and how many only the second.
 func differing[T comparable](a, b []T, compare func(a, b T) int) (gone, come int) {
-	if sameMemory(a, b) {
+	if SameMemory(a, b) {
 		return 0, 0
 	}
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] { // mostly nearly all is common to both

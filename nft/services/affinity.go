@@ -245,7 +245,7 @@ func membersOf(all []affinity.List, number uint32) []netip.Addr {
 
 // programMembers writes in which elements of the set of members a list differs from what it was.
 func (fr *familyRules) programMembers(have []netip.Addr, want affinity.List) {
-	left, came := lists.Difference(have, want.Members, netip.Addr.Compare)
+	left, came := tracker.Difference(have, want.Members, netip.Addr.Compare)
 	for _, addr := range came {
 		fr.Put(layout.MembersSet, layout.NumberedAddr(want.Number, addr), nft.Element{})
 	}

@@ -54,7 +54,7 @@ func (p *portState) want(to setting) {
 	p.wanted = to
 	p.relists = p.joint != nil && !p.leaving && p.limits == to.limits && was.TargetPort == now.TargetPort &&
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
-		lists.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
+		tracker.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
 }
 
 // A jointGroup is ports of a Service that have the same endpoints.
@@ -195,7 +195,9 @@ func relisted(first *portState) bool {
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
 // hash, or if their ports differ.
 func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
-	type listPair struct{ cluster, local endpointListID }
+	type listPair struct {
+		cluster, local tracker.Memory[netip.AddrPort]
+	}
 	var candidates []*portState
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		s := port.becomes()
@@ -209,7 +211,7 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 	known := make(map[listPair][]*jointGroup)
 	for _, port := range candidates {
 		s := port.becomes()
-		of := listPair{listID(s.Cluster), listID(s.Local)}
+		of := listPair{tracker.MemoryOf(s.Cluster), tracker.MemoryOf(s.Local)}
 		alike := known[of]
 		fits := slices.IndexFunc(alike, func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {

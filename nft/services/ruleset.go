@@ -39,10 +39,10 @@ type familyRules struct {
 	chains         map[string]*chainUse
 	affinityPorts  map[string]int // how many Service ports have entries in an affinity map, by its name
 	shared         map[sharedElement]int
-	onNode         map[endpointListID]int   // how many Service ports have this list
-	sourceRanges   map[uint32]*sourceRanges // by number
-	numbers        map[uint32]string        // the identity that has a number
-	adopted        *nft.Table               // what the kernel held at start; for the order of lists
+	onNode         map[tracker.Memory[netip.AddrPort]]int // how many Service ports have this list
+	sourceRanges   map[uint32]*sourceRanges               // by number
+	numbers        map[uint32]string                      // the identity that has a number
+	adopted        *nft.Table                             // what the kernel held at start; for the order of lists
 	affinity       *affinity.Settings
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
@@ -88,7 +88,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		frontends:    make(map[tracker.Frontend]*frontendState),
 		chains:       make(map[string]*chainUse),
 		shared:       make(map[sharedElement]int),
-		onNode:       make(map[endpointListID]int),
+		onNode:       make(map[tracker.Memory[netip.AddrPort]]int),
 		sourceRanges: make(map[uint32]*sourceRanges),
 
 		numbers:        make(map[uint32]string),
@@ -236,12 +236,12 @@ func (r *Ruleset) Room() int { return max(stagedFrom-r.AllWork(), stagedFrom/4) 
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
-	endpoints, each := make(map[tracker.Protocol]int), make(map[endpointListID]int)
+	endpoints, each := make(map[tracker.Protocol]int), make(map[tracker.Memory[netip.AddrPort]]int)
 	for _, port := range ports {
 		n := len(port.Cluster)
 		if unmet.limitsOf(port).hash(port) != layout.NoHash {
 			n = maglev.Size(n)
-		} else if id := listID(port.Cluster); each[id] >= manyPlaces {
+		} else if id := tracker.MemoryOf(port.Cluster); each[id] >= manyPlaces {
 			continue // ports share it: there is no list of each port
 		} else {
 			each[id] += n

@@ -323,14 +323,14 @@ func (fr *familyRules) setOnNode(port *portState, list []netip.AddrPort) {
 		return
 	}
 	port.onNode = list
-	if id := listID(list); len(list) > 0 {
+	if id := tracker.MemoryOf(list); len(list) > 0 {
 		if fr.onNode[id]++; fr.onNode[id] == 1 {
 			for _, ep := range list {
 				fr.share(hairpin(ep.Addr()))
 			}
 		}
 	}
-	if id := listID(before); len(before) > 0 {
+	if id := tracker.MemoryOf(before); len(before) > 0 {
 		if fr.onNode[id]--; fr.onNode[id] == 0 {
 			delete(fr.onNode, id)
 			for _, ep := range before {
@@ -338,19 +338,6 @@ func (fr *familyRules) setOnNode(port *portState, list []netip.AddrPort) {
 			}
 		}
 	}
-}
-
-// An endpointListID names a list of endpoints by its memory, which ports of a Service share.
-type endpointListID struct {
-	first  *netip.AddrPort
-	length int
-}
-
-func listID(list []netip.AddrPort) (id endpointListID) {
-	if len(list) > 0 {
-		id = endpointListID{&list[0], len(list)}
-	}
-	return id
 }
 
 // share counts a user of an element, and puts it in place for the first one. unshare removes it with the last.

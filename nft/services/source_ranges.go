@@ -9,7 +9,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services/lists"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -66,7 +65,7 @@ func (fr *familyRules) setPortRanges(port *portState, p *tracker.ServicePort) {
 		}
 		g.ports++
 		port.sourceRanges = g
-		if !lists.SameMemory(g.ranges, p.Sources) && !slices.Equal(g.ranges, p.Sources) {
+		if !tracker.SameMemory(g.ranges, p.Sources) && !slices.Equal(g.ranges, p.Sources) {
 			fr.setRanges(g, p.Sources)
 		}
 	}
@@ -132,7 +131,7 @@ func (fr *familyRules) forgetRanges(g *sourceRanges) {
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
 func (fr *familyRules) changeRanges(g *sourceRanges, have, want []netip.Prefix) {
-	gone, come := lists.Difference(have, want, netip.Prefix.Compare)
+	gone, come := tracker.Difference(have, want, netip.Prefix.Compare)
 	for _, p := range gone {
 		set := layout.RangesSet(p.Bits())
 		fr.Remove(set, layout.NumberedAddr(g.number, p.Addr()))

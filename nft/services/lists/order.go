@@ -3,6 +3,8 @@ package lists
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // keep returns the endpoints of want in an order that changes as little as possible of
@@ -12,7 +14,7 @@ func keep(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(have) == 0 {
 		return want
 	}
-	gone, come := Difference(before, want, netip.AddrPort.Compare)
+	gone, come := tracker.Difference(before, want, netip.AddrPort.Compare)
 	if len(gone)+len(come) == 0 {
 		return have
 	}
@@ -38,32 +40,6 @@ func indexes(list, some []netip.AddrPort) []int {
 		}
 	}
 	return found
-}
-
-// Difference returns what before and want do not have in common. Both are sorted and name
-// nothing twice.
-func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone, come []T) {
-	if len(before) > 0 && len(before) == len(want) && &before[0] == &want[0] {
-		return nil, nil
-	}
-	// Mostly nearly all is common to both: what both begin and end with is dropped first.
-	for len(before) > 0 && len(want) > 0 && before[0] == want[0] {
-		before, want = before[1:], want[1:]
-	}
-	for len(before) > 0 && len(want) > 0 && before[len(before)-1] == want[len(want)-1] {
-		before, want = before[:len(before)-1], want[:len(want)-1]
-	}
-	for len(before) > 0 && len(want) > 0 {
-		switch c := compare(before[0], want[0]); {
-		case c < 0:
-			gone, before = append(gone, before[0]), before[1:]
-		case c > 0:
-			come, want = append(come, want[0]), want[1:]
-		default:
-			before, want = before[1:], want[1:]
-		}
-	}
-	return append(gone, before...), append(come, want...)
 }
 
 // keepFound is keep for a list that was found in the kernel, where it may have become

@@ -56,18 +56,13 @@ func (l Places) Capacity() int {
 
 // is reports whether l and m are the same list, as far as that is known at once.
 func (l Places) is(m Places) bool {
-	return l.Len() == m.Len() && l.target == m.target && l.hash == m.hash && SameMemory(l.Endpoints, m.Endpoints) &&
-		SameMemory(l.slots, m.slots)
+	return l.Len() == m.Len() && l.target == m.target && l.hash == m.hash &&
+		tracker.SameMemory(l.Endpoints, m.Endpoints) && tracker.SameMemory(l.slots, m.slots)
 }
 
 // sameTable reports whether the chain of a table of slots can choose from l and m alike.
 func (l Places) sameTable(m Places) bool {
 	return l.slots != nil && len(l.slots) == len(m.slots) && l.hash == m.hash
-}
-
-// SameMemory reports whether two lists are one: ports of a Service share theirs.
-func SameMemory[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // all lists the endpoints with their ports.
