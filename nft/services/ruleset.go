@@ -47,7 +47,7 @@ type familyRules struct {
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
 	flows          map[tracker.Frontend]tracker.FlowChange
-	memo           tracker.Memo // of the endpoints that frontends had and have, while apply works
+	memo           tracker.Memo // of the endpoints that frontends had and have, while Apply works
 	contests       map[*frontendState]*contest
 	givingWay      map[string][]*portState // that give up frontends which others have claimed, by namespace
 	overlaps       overlaps
@@ -159,8 +159,10 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	for _, f := range r.config.Families {
-		r.families[f].giveWay(r.Room(), r.work)
-		r.families[f].lists.Advance(r.Room(), r.work)
+		family := r.families[f]
+		family.giveWay(r.Room(), r.work)
+		family.memo = cleared(family.memo)
+		family.lists.Advance(r.Room(), r.work)
 	}
 	if delta.CIDRsChanged {
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
@@ -216,7 +218,6 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 	for key := range left {
 		work[key.namespace] += workOf(func() { join(key) })
 	}
-	fr.memo = cleared(fr.memo)
 }
 
 // Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is
