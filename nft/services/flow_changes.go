@@ -2,6 +2,7 @@ package services
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,13 +14,10 @@ import (
 
 // FlowChanges returns what the changes since Committed mean for connections, in order.
 func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
-	for _, f := range r.config.Families {
-		first := len(changes)
-		for _, change := range r.families[f].flows {
-			changes = append(changes, change)
-		}
-		slices.SortFunc(changes[first:], func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
+	for _, family := range r.families {
+		changes = slices.AppendSeq(changes, maps.Values(family.flows))
 	}
+	slices.SortFunc(changes, func(a, b tracker.FlowChange) int { return a.Compare(b.Frontend) })
 	return changes
 }
 
