@@ -58,9 +58,12 @@ func (s familyService) compare(other familyService) int {
 		cmp.Compare(s.family, other.family))
 }
 
+// states are what ports of a Service are or are to be; nil for none.
+type states map[tracker.PortID]*tracker.ServicePort
+
 // A skip is about one Service that is skipped.
 type skip struct {
-	wanted  map[tracker.PortID]*tracker.ServicePort // its ports that differ from the last commit; nil for none
+	wanted  states // its ports that differ from the last commit
 	backoff retry.Backoff
 	due     time.Time
 	trying  bool // it is in the wanted state again
@@ -96,22 +99,24 @@ func (r *skips) change(id tracker.PortID, after *tracker.ServicePort) {
 // try puts a skipped Service into the wanted state.
 func (r *skips) try(skipped *skip) {
 	skipped.trying = true
-	for id, port := range skipped.wanted {
-		r.set(id, port)
-	}
+	r.set(skipped.wanted)
 }
 
-// set puts a Service port into a state, or removes it if port is nil.
-func (r *skips) set(id tracker.PortID, port *tracker.ServicePort) {
-	if port == nil {
-		r.ruleset.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
-		return
+// set puts Service ports into a state, or removes them.
+func (r *skips) set(to states) {
+	delta := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
+	for id, port := range to {
+		if port == nil {
+			delta.Removed[id] = true
+		} else {
+			delta.Changed = append(delta.Changed, port)
+		}
 	}
-	r.ruleset.Apply(tracker.Delta{Changed: []*tracker.ServicePort{port}})
+	r.ruleset.Apply(delta)
 }
 
 // skip keeps a Service as it was last committed, until it changes or is due. wanted are its ports that differ.
-func (r *skips) skip(service familyService, wanted map[tracker.PortID]*tracker.ServicePort, now time.Time, err error) {
+func (r *skips) skip(service familyService, wanted states, now time.Time, err error) {
 	skipped := r.skipped[service]
 	if skipped == nil || skipped.changed {
 		skipped = &skip{backoff: retry.Backoff{Min: firstRetry, Max: longestRetry}}
@@ -192,6 +197,9 @@ type trial struct {
 	// generation is that of have: the kernel refuses to check a batch once others have changed our tables.
 	generation uint32
 	overtaken  bool // others have changed our tables since
+
+	before, wanted map[familyService]states // what has changed since the last commit
+	refused        map[familyService]error  // why the kernel refuses Services
 }
 
 // check asks the kernel whether it would accept the wanted state as it is now.
@@ -210,54 +218,49 @@ func (t *trial) check(ctx context.Context) error {
 // reports whether there are such Services. It tries first without those of which the kernel names an
 // element. If that is not enough, it searches among all that have changed.
 func (t *trial) skipRefused(ctx context.Context, err error) bool {
-	changes, refused := t.ruleset.PortChanges(), make(map[familyService]error)
-	ports := make(map[familyService]map[tracker.PortID]*tracker.ServicePort) // as they are wanted
-	for id, change := range changes {
+	t.before, t.wanted = make(map[familyService]states), make(map[familyService]states)
+	t.refused = make(map[familyService]error)
+	for id, change := range t.ruleset.PortChanges() {
 		service := serviceOf(id)
-		if ports[service] == nil {
-			ports[service] = make(map[tracker.PortID]*tracker.ServicePort)
+		if t.before[service] == nil {
+			t.before[service], t.wanted[service] = make(states), make(states)
 		}
-		ports[service][id] = change.After
+		t.before[service][id], t.wanted[service][id] = change.Before, change.After
 	}
-	fallBack := func(service familyService) {
-		for id := range ports[service] {
-			t.set(id, changes[id].Before)
-		}
-	}
-	apply := func(service familyService) {
-		for id, port := range ports[service] {
-			t.set(id, port)
-		}
-	}
-	for err = attribute(t.ruleset, err); isRefusal(err) && len(refused) < maxNamed; err = t.check(ctx) {
+	for err = attribute(t.ruleset, err); isRefusal(err) && len(t.refused) < maxNamed; err = t.check(ctx) {
 		service, ok := t.named(err)
-		if !ok || ports[service] == nil || refused[service] != nil {
+		if !ok || t.wanted[service] == nil || t.refused[service] != nil {
 			break
 		}
-		refused[service] = err
-		fallBack(service)
+		t.refused[service] = err
+		t.set(t.before[service])
 	}
+	rest := slices.SortedFunc(maps.Keys(t.wanted), familyService.compare)
 	if isRefusal(err) {
-		rest := slices.SortedFunc(maps.Keys(ports), familyService.compare)
-		rest = slices.DeleteFunc(rest, func(s familyService) bool { return refused[s] != nil })
-		for _, service := range rest {
-			fallBack(service)
-		}
+		unnamed := slices.DeleteFunc(slices.Clone(rest), func(s familyService) bool { return t.refused[s] != nil })
+		t.setAll(unnamed, t.before)
 		if err = t.check(ctx); err == nil {
-			err = t.search(ctx, rest, apply, fallBack, refused)
+			err = t.search(ctx, unnamed)
 		}
 	}
-	if err != nil || len(refused) == 0 { // it is not about Services
-		for service := range ports {
-			apply(service)
-		}
+	if err != nil || len(t.refused) == 0 { // it is not about Services
+		t.setAll(rest, t.wanted)
 		return false
 	}
 	now := time.Now() // Services that are skipped together are tried together
-	for service, err := range refused {
-		t.skip(service, ports[service], now, err)
+	for service, err := range t.refused {
+		t.skip(service, t.wanted[service], now, err)
 	}
 	return true
+}
+
+// setAll puts the changed ports of Services into a state.
+func (t *trial) setAll(services []familyService, to map[familyService]states) {
+	all := make(states)
+	for _, service := range services {
+		maps.Copy(all, to[service])
+	}
+	t.set(all)
 }
 
 // named returns the Service of which an error of the kernel names an element.
@@ -271,28 +274,23 @@ func (t *trial) named(err error) (familyService, bool) {
 }
 
 // search puts as many Services as the kernel accepts together into the wanted state, and adds the others
-// to refused. It halves the list as long as the kernel refuses one of several: a first commit may have
+// to t.refused. It halves the list as long as the kernel refuses one of several: a first commit may have
 // 30,000 Services, and each check of it takes up to a second. Halving finds one Service among
 // 16,384 with 31 checks.
-func (t *trial) search(ctx context.Context, list []familyService, apply, fallBack func(familyService),
-	refused map[familyService]error) error {
-	for _, service := range list {
-		apply(service)
-	}
+func (t *trial) search(ctx context.Context, list []familyService) error {
+	t.setAll(list, t.wanted)
 	err := t.check(ctx)
-	if err == nil || !isRefusal(err) {
+	if !isRefusal(err) {
 		return err
 	}
-	for _, service := range list {
-		fallBack(service)
-	}
+	t.setAll(list, t.before)
 	if len(list) == 1 {
-		refused[list[0]] = err
+		t.refused[list[0]] = err
 		return nil
 	}
 	half := len(list) / 2
-	if err := t.search(ctx, list[:half], apply, fallBack, refused); err != nil {
+	if err := t.search(ctx, list[:half]); err != nil {
 		return err
 	}
-	return t.search(ctx, list[half:], apply, fallBack, refused)
+	return t.search(ctx, list[half:])
 }
