@@ -43,44 +43,40 @@ func (p *ServicePort) sharesLists() bool {
 
 // findSharing finds the lists that ports share in the tables.
 func (s *stepper) findSharing(have, want []*ServicePort) {
-	s.sharing, s.moved, s.stand = nil, nil, nil
-	for i, list := range [][]*ServicePort{have, want} {
-		if len(list) < 2 {
+	s.stand, s.sharing, s.moved = sharing(have), sharing(want), nil
+	if len(s.stand)+len(s.sharing) == 0 {
+		return
+	}
+	s.moved = make(map[[2]listID]*ServicePort)
+	if s.sharing == nil {
+		s.sharing = make(map[listID]int)
+	}
+	for id, n := range s.stand {
+		s.sharing[id] = max(s.sharing[id], n)
+	}
+}
+
+// sharing returns how many ports of a Service have the lists that they share in the tables.
+func sharing(ports []*ServicePort) (n map[listID]int) {
+	if len(ports) < 2 {
+		return nil
+	}
+	n = make(map[listID]int)
+	var last listID
+	alike := 0 // neighbours with these lists
+	for _, p := range ports {
+		if !p.sharesLists() {
 			continue
 		}
-		sharing := make(map[listID]int)
-		var last listID
-		alike := 0 // neighbours with these lists
-		for _, p := range list {
-			if !p.sharesLists() {
-				continue
-			}
-			if id := p.listID(); id != last {
-				sharing[last] += alike
-				last, alike = id, 0
-			}
-			alike++
+		if id := p.listID(); id != last {
+			n[last] += alike
+			last, alike = id, 0
 		}
-		sharing[last] += alike
-		for id, n := range sharing {
-			if n < 2 || id.length()*n < jointFrom {
-				delete(sharing, id)
-			}
-		}
-		if i == 0 {
-			s.stand = maps.Clone(sharing)
-		}
-		if s.sharing == nil {
-			s.sharing = sharing
-			continue
-		}
-		for id, n := range sharing {
-			s.sharing[id] = max(s.sharing[id], n)
-		}
+		alike++
 	}
-	if len(s.sharing) > 0 {
-		s.moved = make(map[[2]listID]*ServicePort)
-	}
+	n[last] += alike
+	maps.DeleteFunc(n, func(id listID, n int) bool { return n < 2 || id.length()*n < jointFrom })
+	return n
 }
 
 // portOfService is port for one of the ports of a Service. What shares its lists with others moves with them: the lists
