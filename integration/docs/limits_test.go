@@ -16,6 +16,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"262,144 connections that last", "sync/flows/counter.go", "mostConnections = 1 << 18"},
 		// The kernel allows twice as much as a program asks for.
 		{"up to 32 MiB of the kernel's memory", "cmd/kube-nft/daemon/watchers.go", "endingsBuffer = 16 << 20"},
+		{"a limit of 2 GiB for the container", "deploy/base/daemonset.yaml", "limits: {memory: 2Gi}"},
 		{"1,000,000 elements (`--namespace-quota`)", "cmd/kube-nft/config/settings.go", "NamespaceQuota: 1000000,"},
 		{"ports times endpoints are 1,024 or more", "tracker/quota.go", "JointFrom = 1024"},
 		{"One commit has about 1,000 elements", "tracker/fairness.go", "CommitElements = 1000"},
@@ -31,6 +32,8 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"131,072 entries (`--affinity-size`)", "cmd/kube-nft/config/settings.go", "AffinitySize: 131072,"},
 		{"looks every 10 seconds", "sync/affinityentries/cleaner.go", "lookInterval = 10 * time.Second"},
 		{"every minute on Linux before 6.16", "sync/affinityentries/cleaner.go", "uncountedInterval = time.Minute"},
+		{"the next reading is a second later", "sync/affinityentries/cleaner.go", "settling = time.Second"},
+		{"The log reports that once a minute", "sync/localhost/localhost.go", "full := quota.Once{Interval: time.Minute}"},
 		{"is group 27502", "nft/kernel/lock.go", "lockGroup = 0x6b6e"},
 		{"about 50,000 elements", "sync/loop.go", "maxPart = 50_000"},
 		{"keeps 1,000 for a Service port", "sync/ejection/watcher.go", "mostOfPort = 1_000"},
