@@ -62,7 +62,7 @@ func checkSharing(t *testing.T, table *nft.Table, ports, endpoints int) {
 		}
 	}
 	for _, f := range readback.New(table).Frontends() {
-		if f.Cluster.Len() != endpoints || endpoints > 0 && f.Cluster.Port != f.Port-1000+8000 {
+		if f.Cluster.Len() != endpoints || endpoints > 0 && f.Cluster.Sorted()[0].Port() != f.Port-1000+8000 {
 			t.Fatalf("%s is read as %v", f.Frontend, f.Cluster)
 		}
 	}
