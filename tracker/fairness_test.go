@@ -1263,3 +1263,46 @@ func TestLongListsStay(t *testing.T) {
 		}
 	}
 }
+
+// TestManyPortsLoseSharedEndpoints: ports that share as many endpoints as a step may write lose them all. A step reaches
+// many of the ports, for the list goes once.
+func TestManyPortsLoseSharedEndpoints(t *testing.T) {
+	const ports = 1000
+	service, slice := newService(), newSlice("web-1")
+	service.Spec.Ports, slice.Ports = nil, nil
+	for i := range ports {
+		name := fmt.Sprint("p", i)
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP,
+			Port: int32(1000 + i)})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Port: new(int32(2000 + i))})
+	}
+	for i := range mostWork {
+		slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+	}
+	unready := slice.DeepCopy()
+	for i := range unready.Endpoints {
+		unready.Endpoints[i].Conditions.Ready = new(false)
+	}
+	for i, waits := range []bool{false, true, false, true} {
+		now := started
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(service))
+			must(t, tr.SetSlice(slice))
+		})
+		if waits {
+			tr.Charge("shop", time.Hour)
+		}
+		must(t, tr.SetSlice([]*discoveryv1.EndpointSlice{newSlice("web-1"), unready}[i/2]))
+		steps := 0
+		for left := ports; left > 0 && steps <= 10; steps++ {
+			for _, p := range tr.Take().Changed {
+				if len(p.Cluster) == 0 {
+					left--
+				}
+			}
+		}
+		if steps > 10 {
+			t.Errorf("case %d, waits %v: after %d steps ports still have endpoints", i, waits, steps)
+		}
+	}
+}

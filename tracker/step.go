@@ -101,6 +101,10 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	if first == nil && s.adds && s.stand[ids[1]] > 0 {
 		first = want
 	}
+	if first == nil && want != nil && len(want.Cluster)+len(want.Local) == 0 && s.sharing[ids[0]] > 1 {
+		s.sharing[ids[0]]-- // the endpoints go with the last port
+		first = want
+	}
 	target := want // with the lists of the first, if that is known
 	if first != nil && want != nil && first.Lists != want.Lists {
 		port := want.TargetPort
