@@ -1264,8 +1264,8 @@ func TestLongListsStay(t *testing.T) {
 	}
 }
 
-// TestManyPortsLoseSharedEndpoints: ports that share as many endpoints as a step may write lose them all. A step reaches
-// many of the ports, for the list goes once.
+// TestManyPortsLoseSharedEndpoints: ports that share as many endpoints as a step may write lose them all. A step
+// reaches many of the ports, for the list goes once.
 func TestManyPortsLoseSharedEndpoints(t *testing.T) {
 	const ports = 1000
 	service, slice := newService(), newSlice("web-1")
