@@ -151,11 +151,15 @@ func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 		sources Memory[netip.Prefix]
 	}
 	var known memo[[2]lists, bool]
+	last, same := [2]lists{}, false // mostly ports share them with the port before
 	alike := func(h, w *ServicePort) bool {
 		of := [2]lists{{h.Lists, MemoryOf(h.Sources)}, {w.Lists, MemoryOf(w.Sources)}}
-		return len(want) == 1 || known.of(of, func() bool { // one port shares them with none
-			return sameList(h.Sources, w.Sources) && h.Lists.equal(w.Lists)
-		})
+		if len(want) > 1 && of != last { // one port shares them with none
+			last, same = of, known.of(of, func() bool {
+				return sameList(h.Sources, w.Sources) && h.Lists.equal(w.Lists)
+			})
+		}
+		return len(want) == 1 || same
 	}
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {

@@ -240,10 +240,12 @@ func reuse(have, want []*ServicePort) {
 		return alike.of([2]*Lists{have, want}, func() bool { return have.equal(want) })
 	}
 	known := make(map[*Lists]*Lists)
+	var last [2]*Lists
 	eachPair(have, want, byID, func(h, w *ServicePort) {
 		switch {
-		case h == nil || w == nil:
+		case h == nil || w == nil || last == [2]*Lists{h.Lists, w.Lists}:
 		case w.placed == nil:
+			last = [2]*Lists{h.Lists, w.Lists}
 			if equal(h.Lists, w.Lists) {
 				known[w.Lists] = h.Lists
 			}
