@@ -1237,7 +1237,7 @@ func TestLongListsComeInSteps(t *testing.T) {
 					made++
 				}
 			}
-			if made > done {
+			if made > done+1 { // the step may end at a port whose lists it has made
 				t.Fatalf("waits %v: %d ports have new lists when %d have changed", waits, made, done)
 			}
 		}

@@ -25,7 +25,7 @@ const slotsPerElement = 100
 
 // endpointsPerElement is how many endpoints of lists that change are compared and arranged in that time. Ports whose
 // endpoints have different ports have long lists each.
-const endpointsPerElement = 500
+const endpointsPerElement = 200
 
 // writes returns about how many elements change when a port becomes another one, without affinityWork. Either may be
 // nil. It is 0 if they are equal.
