@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -115,7 +116,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 // policy Cluster must be the same on the nodes of one zone, because hints may give a zone endpoints of its own.
 func digestOf(frontends []readback.Frontend) (ofFrontends, ofEndpoints string) {
 	var names, lists []string
-	known := make(map[*netip.AddrPort]string) // of lists that frontends share
+	known := make(map[*netip.AddrPort]string) // by the memory of lists, which frontends share
 	for i := range frontends {
 		f := &frontends[i]
 		name := f.Frontend.String() + " " + f.Name.String()
@@ -128,14 +129,15 @@ func digestOf(frontends []readback.Frontend) (ofFrontends, ofEndpoints string) {
 	return digest(names), digest(lists)
 }
 
-// digestOfList returns a digest of a list, which is the same whether frontends share the list or not.
+// digestOfList returns a digest of a list. It depends neither on the order of the endpoints nor on whether frontends
+// share the list.
 func digestOfList(l readback.List, known map[*netip.AddrPort]string) string {
 	if l.Len() == 0 {
 		return ""
 	}
 	addrs, port := known[&l.Endpoints[0]], l.Port
 	if l.Port == 0 {
-		port = l.Endpoints[0].Port()
+		port = slices.MinFunc(l.Endpoints, func(a, b netip.AddrPort) int { return cmp.Compare(a.Port(), b.Port()) }).Port()
 	}
 	if addrs == "" {
 		var texts []string
