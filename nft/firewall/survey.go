@@ -27,14 +27,19 @@ type Target struct {
 	Outside, Kept bool
 }
 
-// PerList is about how many endpoints of a list are targets.
-const PerList = 32
+// perList is about how many endpoints of a list are targets.
+const perList = 32
+
+// Sampled reports whether the endpoint with an index in a list of n endpoints is a target.
+func Sampled(index, n int) bool { return index%max(1, n/perList) == 0 }
 
 // TargetsOf returns some of the endpoints of a Service port that are used.
 func TargetsOf(p *tracker.ServicePort) (list []Target) {
 	add := func(endpoints []netip.AddrPort, outside, kept bool) {
-		for i := 0; i < len(endpoints); i += max(1, len(endpoints)/PerList) {
-			list = append(list, Target{p.Endpoints(endpoints[i : i+1])[0], uint8(p.ID.Protocol), outside, kept})
+		for i := range endpoints {
+			if Sampled(i, len(endpoints)) {
+				list = append(list, Target{p.Endpoints(endpoints[i : i+1])[0], uint8(p.ID.Protocol), outside, kept})
+			}
 		}
 	}
 	switch {

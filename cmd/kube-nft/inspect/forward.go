@@ -25,7 +25,7 @@ func (i *inspection) targets() (list []firewall.Target, mark uint32) {
 				endpoints = s.Local
 			}
 			for n, ep := range endpoints.All() {
-				if n%max(1, endpoints.Len()/firewall.PerList) == 0 {
+				if firewall.Sampled(n, endpoints.Len()) {
 					list = append(list, firewall.Target{Endpoint: ep, Protocol: uint8(s.Protocol), Outside: outside, Kept: kept})
 				}
 			}

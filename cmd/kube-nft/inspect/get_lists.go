@@ -175,9 +175,10 @@ func orDash[T any](n *T) string {
 const maxEndpoints = 1_000_000
 
 func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
-	all := 0
+	all, frontends := 0, make(map[*readback.Table][]readback.Frontend)
 	for _, table := range s.families(i.tables) {
-		for _, service := range s.services(table) {
+		frontends[table] = s.services(table)
+		for _, service := range frontends[table] {
 			all += service.Cluster.Len() + service.Local.Len()
 		}
 	}
@@ -201,18 +202,19 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 			counts[key{c.Frontend, c.Endpoint, c.Local}] = c.Count
 		}
 		counted = counted || len(counts) > 0
-		for _, service := range s.services(table) {
+		for _, service := range frontends[table] {
 			for _, local := range []bool{false, true} {
 				endpoints := service.Cluster
 				if local {
 					endpoints = service.Local
 				}
+				places := endpoints.AllPlaces()
 				for index, ep := range endpoints.All() {
 					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend),
 						List: listName(local), Index: index, Endpoint: ep.String()}
 					if endpoints.Places != nil {
 						row.Places = endpoints.Places[index]
-						row.Share = float64(row.Places) / float64(endpoints.AllPlaces())
+						row.Share = float64(row.Places) / float64(places)
 					}
 					if n, ok := counts[key{service.Frontend, ep, local}]; ok {
 						row.Connections = &n
