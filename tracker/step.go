@@ -319,8 +319,14 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 		done = !s.keepShared(pairs)
 	}
 	next := make([]*ServicePort, len(pairs))
+	for i, pair := range pairs {
+		next[i] = pair[0]
+	}
 	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
 		for i, pair := range pairs {
+			if s.left <= 0 && s.again {
+				break // the others stay as they are
+			}
 			if (pair[0] == nil || pair[1] != nil && !pair[0].is(pair[1])) == fresh {
 				next[i] = s.portOfService(pair[0], pair[1])
 			}
