@@ -52,7 +52,9 @@ func (p *portState) becomes() setting {
 func (p *portState) want(to setting) {
 	was, now := p.current, to.ServicePort
 	p.wanted = to
-	p.relists = p.joint != nil && !p.leaving && p.limits == to.limits && was.TargetPort == now.TargetPort &&
+	p.stays = p.joint != nil && p.limits == to.limits && to.limits.hash(now) == layout.NoHash &&
+		was.TargetPort == now.TargetPort && was.Port == now.Port && was.NodePort == now.NodePort
+	p.relists = p.stays && !p.leaving &&
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
 		tracker.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
 }
@@ -128,8 +130,7 @@ func (fr *familyRules) mayJoin(key serviceKey) bool {
 // join decides which ports of a Service share a list, and writes their lists. Those that are wanted otherwise are set
 // afterwards. Other ports that share a list from now on, or no more, are set at once.
 func (fr *familyRules) join(key serviceKey) {
-	if first := fr.siblings[key]; len(fr.joints[key]) == 1 && relisted(first) {
-		fr.setEndpoints(first.joint, first.wanted, first.wanted.Affinity != 0)
+	if len(fr.joints[key]) == 1 && fr.relist(fr.siblings[key]) {
 		return
 	}
 	groups := fr.jointGroups(key)
@@ -177,19 +178,40 @@ func (fr *familyRules) join(key serviceKey) {
 	}
 }
 
-// relisted reports whether the ports of a Service, of which this is the first, share one list as before, and nothing
-// changes but its endpoints. A Service may have 10,000 ports.
-func relisted(first *portState) bool {
-	n := 0
+// relist is join for ports that all share one list and go on doing so; first is the first of them. If a port does not,
+// it changes nothing and returns false. A Service may have 10,000 ports, of which few change at a time.
+func (fr *familyRules) relist(first *portState) bool {
+	if first == nil || first.joint == nil {
+		return false
+	}
+	like := first.becomes()
+	n, sticky := 0, false
 	for port := first; port != nil; port = port.next {
-		if !port.relists || port.joint != first.joint || port.wanted.Lists != first.wanted.Lists ||
-			(port.wanted.Affinity == 0) != (first.wanted.Affinity == 0) {
+		s := port.becomes()
+		if port.joint != first.joint || port.wanted.ServicePort != nil && !port.stays || !sameLists(s.Lists, like.Lists) {
 			return false
 		}
-		n++
+		n, sticky = n+1, sticky || s.Affinity != 0
 	}
-	return first != nil && n == first.joint.ports &&
-		n*(len(first.wanted.Cluster)+len(first.wanted.Local)) >= manyPlaces/keptPlaces
+	switch {
+	case n*(len(like.Cluster)+len(like.Local)) < manyPlaces/keptPlaces:
+		return false
+	case n == first.joint.ports:
+		fr.setEndpoints(first.joint, like, sticky)
+	default: // some have gone
+		g := &jointGroup{list: first.joint, targets: make(map[uint16]uint16, n)}
+		for port := first; port != nil; port = port.next {
+			g.add(port, port.becomes())
+		}
+		fr.setJoint(g)
+	}
+	return true
+}
+
+// sameLists reports whether ports with these lists may share one.
+func sameLists(a, b *tracker.Lists) bool {
+	return a == b || tracker.SameMemory(a.Cluster, b.Cluster) && tracker.SameMemory(a.Local, b.Local) &&
+		slices.Equal(a.ClusterWeights, b.ClusterWeights) && slices.Equal(a.LocalWeights, b.LocalWeights)
 }
 
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a

@@ -149,6 +149,39 @@ func TestSharingBegins(t *testing.T) {
 	}
 }
 
+// TestOneOfManyPortsChanges: a port that gets session affinity, as 10,000 do one by one, does not make all others be
+// grouped again. A port that gets other endpoints leaves the list.
+func TestOneOfManyPortsChanges(t *testing.T) {
+	const ports = 2000
+	r, world := NewRuleset(testConfig()), sharingWorld(ports, 100)
+	r.Apply(world)
+	r.Changes()
+	r.Committed()
+	sticky := *world.Changed[7]
+	sticky.Affinity = 600
+	if n := allocated(func() { r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&sticky}}) }); n > 64<<10 {
+		t.Errorf("one port of %d takes %.0f KiB", ports, n/(1<<10))
+	}
+	checkSharing(t, r.Want()[nft.IP], ports, 100)
+	scratch := NewRuleset(testConfig())
+	world.Changed[7] = &sticky
+	scratch.Apply(world)
+	if diff := change.Diff(scratch.Want(), r.Want()); !diff.Empty() {
+		t.Errorf("the table differs from a new one: %s", diff.Ops[0].Text())
+	}
+
+	moved := *world.Changed[9]
+	moved.Lists = sharingWorld(1, 50).Changed[0].Lists
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&moved}})
+	for port, endpoints := range map[uint16]int{moved.Port: 50, sticky.Port: 100, 1000: 100} {
+		result := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"),
+			Destination: moved.ClusterIP, Protocol: 6, Port: port, Interface: "eth0"})
+		if len(result.Endpoints) != endpoints {
+			t.Errorf("connections to port %d go to %d endpoints, want %d", port, len(result.Endpoints), endpoints)
+		}
+	}
+}
+
 // TestNodePortThatIsAnotherPort: where a node port has the number of another port of the Service, connections to each
 // still go to their own target port.
 func TestNodePortThatIsAnotherPort(t *testing.T) {

@@ -23,6 +23,7 @@ type portState struct {
 	joint          *jointList           // that it shares with other ports of its Service; nil if it has lists of its own
 	left           *jointList           // joint before, while join works
 	wanted         setting              // what it is to become, while apply works
+	stays          bool                 // wanted may share joint as before
 	relists        bool                 // wanted differs in the endpoints of joint alone
 	next, previous *portState           // ports of its Service with the same protocol
 	committed      *tracker.ServicePort // what it was at the last commit, if it has changed
