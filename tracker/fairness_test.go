@@ -1061,6 +1061,32 @@ func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
 	}
 }
 
+// TestModesOfManyAddressesChangeInSteps: the verdict of each frontend follows from the ipMode of its address.
+func TestModesOfManyAddressesChangeInSteps(t *testing.T) {
+	const addresses = 300
+	balanced := func(mode *corev1.LoadBalancerIPMode) *corev1.Service {
+		return newService(manyPorts, func(s *corev1.Service) {
+			for i := range addresses {
+				s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+					corev1.LoadBalancerIngress{IP: fmt.Sprintf("203.0.%d.%d", i/250, 1+i%250), IPMode: mode})
+			}
+		})
+	}
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(balanced(nil)))
+		must(t, tr.SetSlice(newSlice("web-1")))
+	})
+	must(t, tr.SetService(balanced(new(ipModeRouter))))
+	for done, ports := 0, len(tr.entries[objectName{"shop", "web"}].out); done < ports; {
+		d := tr.Take()
+		if len(d.Changed) == 0 || len(d.Changed) > mostWork/addresses+1 {
+			t.Fatalf("%d ports get another mode of %d addresses in one step, after %d", len(d.Changed), addresses, done)
+		}
+		done += len(d.Changed)
+	}
+}
+
 // TestSharedListsComeInSteps: ports that share their endpoints take each step together, a step is large by the
 // endpoints and not by ports times endpoints, and the quota counts the endpoints once.
 func TestSharedListsComeInSteps(t *testing.T) {

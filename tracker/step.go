@@ -507,7 +507,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare, frontend)
 	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare, frontend)
 	next.GivenUp = givenUp(&next, want)
-	next.Routers = common(want.Routers, next.LoadBalancers, netip.Addr.Compare)
+	next.Routers = common(next.Routers, next.LoadBalancers, netip.Addr.Compare)
 	if next.NodePort != want.NodePort {
 		next.NodePort = 0
 	}

@@ -55,8 +55,9 @@ func writes(have, want *ServicePort) (n int) {
 	gone, come = differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
 	goneIPs, comeIPs := differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
 	n += (gone+goneIPs)*have.eachFrontend() + (come+comeIPs)*want.eachFrontend()
+	goneRouters, comeRouters := differing(have.Routers, want.Routers, netip.Addr.Compare)
 	gone, come = differing(have.Sources, want.Sources, comparePrefixes)
-	return 1 + n + gone + come
+	return 1 + n + goneRouters + comeRouters + gone + come
 }
 
 // differingEndpoints is differing for the lists of two values of a port.
