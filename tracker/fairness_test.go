@@ -1061,6 +1061,33 @@ func TestPolicyOfManyPortsComesInSteps(t *testing.T) {
 	}
 }
 
+// TestChangesWithoutEffectComeInSteps: to work out what large Services want takes time, even if the tables stay.
+func TestChangesWithoutEffectComeInSteps(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	mostWork = 20
+	const services = 10
+	set := func(tr *Tracker, addr string) {
+		for i := range services {
+			must(t, tr.SetService(newService(manyPorts, named("shop", fmt.Sprint("s", i), i))))
+			slice := withEndpoints(20)
+			slice.Name, slice.Labels[discoveryv1.LabelServiceName] = fmt.Sprint("s", i), fmt.Sprint("s", i)
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(addr+" notready notserving"))
+			must(t, tr.SetSlice(slice))
+		}
+	}
+	now := started
+	tr := newStopped(&now, Config{Quota: 1 << 20}, func(tr *Tracker) { set(tr, "10.9.0.1") })
+	set(tr, "10.9.0.2")
+	for left := services; left > 0; {
+		d := tr.Take()
+		worked := left - len(tr.namespaces["shop"].dirty)
+		if left -= worked; worked == 0 || worked > services/2 || len(d.Changed) > 0 || (left > 0) != !d.Due.IsZero() {
+			t.Fatalf("one Take works out %d Services, changes %d ports and is due at %v; %d Services are left",
+				worked, len(d.Changed), d.Due, left)
+		}
+	}
+}
+
 // TestModesOfManyAddressesChangeInSteps: the verdict of each frontend follows from the ipMode of its address.
 func TestModesOfManyAddressesChangeInSteps(t *testing.T) {
 	const addresses = 300

@@ -96,12 +96,16 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 			left = append(left, e)
 			continue
 		}
+		most := s.left
 		if s.again = e.want != nil; !s.again {
 			e.want = t.resolve(e)
 			e.groups = nil
+			most -= (e.demand.base + demandPerElement - 1) / demandPerElement
 		}
-		if !t.stepTo(e, d, s) {
-			e.reduced = e.reduced || !s.adds && s.left > 0
+		done := t.stepTo(e, d, s)
+		reduced := !s.adds && s.left > 0
+		if s.left = min(s.left, most); !done {
+			e.reduced = e.reduced || reduced
 			if s.adds || !e.reduced {
 				d.leaveOut(now, now.Add(-1))
 			}

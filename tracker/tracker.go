@@ -295,7 +295,7 @@ func (t *Tracker) setNode(parsed *Node) {
 	for _, e := range t.entries {
 		if moved && e.hinted() || readdressed && e.service.hasSourceRanges() {
 			e.forgetListings()
-			t.mark(e)
+			t.touch(e)
 		}
 	}
 }

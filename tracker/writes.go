@@ -27,6 +27,10 @@ const slotsPerElement = 100
 // endpoints have different ports have long lists each.
 const endpointsPerElement = 200
 
+// demandPerElement is how much of what a Service asks for, see quota.go, is worked out in that time. A change of its
+// objects may change nothing in the tables.
+const demandPerElement = 100
+
 // writes returns about how many elements change when a port becomes another one, without affinityWork. Either may be
 // nil. It is 0 if they are equal.
 func writes(have, want *ServicePort) (n int) {
