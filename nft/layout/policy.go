@@ -100,6 +100,11 @@ const sourceRangesPrefix = "source-ranges-"
 // sourceRangesNodePortPrefix begins those with NodePasses.
 const sourceRangesNodePortPrefix = "source-ranges-node-port-"
 
+// SourceRangesChain names the chain of the source ranges with a number.
+func SourceRangesChain(number uint32) string {
+	return sourceRangesPrefix + strconv.FormatUint(uint64(number), 10)
+}
+
 // ChainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.
 func (p Policy) ChainName() string {

@@ -91,7 +91,7 @@ func costWorlds() []costWorld {
 			name: "Services of all policies", size: 1000, large: 10000, elements: 1.5, changeMessages: 5, changeElements: 3,
 			world:  mixedWorld,
 			change: func(int) tracker.Delta { return mixedChange() },
-			chains: func(n int) int { return n/10 + 100 }, // each tenth has source ranges
+			chains: func(n int) int { return n/5 + 100 }, // each tenth has source ranges
 		},
 		{
 			name: "Services with source ranges", size: 25, large: 100, elements: 1.5, changeMessages: 4, changeElements: 2,
@@ -103,7 +103,7 @@ func costWorlds() []costWorld {
 				}
 				return delta
 			},
-			chains: func(n int) int { return n + usualChains },
+			chains: func(n int) int { return 2*n + usualChains },
 		},
 		{
 			name: "source ranges of a Service of 20 ports", size: 500, large: 5000, elements: 1.5, changeMessages: 4,
@@ -199,7 +199,7 @@ func costWorlds() []costWorld {
 			changeElements: 16,
 			world:          func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(n, 3))) },
 			change:         func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
-			chains:         func(n int) int { return 2*n + usualChains }, // those of the source ranges of a Service
+			chains:         func(n int) int { return 3*n + usualChains }, // those of the source ranges of a Service
 		},
 		{ // a table of 503 slots for 3 endpoints at each frontend; the change moves a third of it, and few others
 			name: "Services with a hash", size: 20, large: 400, elements: 503.0/4 + 1, changeMessages: 8,

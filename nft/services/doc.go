@@ -35,7 +35,8 @@
 //	external-local-N-M       external traffic policy Local: pods and this node get the
 //	                         cluster-wide list, other clients the M endpoints here
 //	node-port-…              the same for node ports
-//	source-ranges-G-…        before any of these: drop sources that are not in the source ranges with number G
+//	source-ranges-G-…        before any of these: jump to source-ranges-G, which drops sources that are not in the
+//	                         source ranges with number G
 //	reject-new               no endpoints anywhere
 //	drop-not-local           endpoints, and none that a traffic policy Local allows
 //

@@ -50,7 +50,7 @@ type ways struct {
 	node             func() []nft.Rule // marks connections of this node, and sends them to any endpoint
 }
 
-// policyChain declares the chain of a policy; sourceRangesChain is for one with source ranges. An external policy Local
+// policyChain declares the chain of a policy; limitedChain is for one with source ranges. An external policy Local
 // keeps the source of outside clients and serves them from this node alone. Pods and the node itself are inside: they
 // get the cluster-wide list.
 func (c *Config) policyChain(p layout.Policy, f nft.Family, w ways) *nft.Chain {

@@ -456,8 +456,8 @@ func (fr *familyRules) acquire(p layout.Policy) {
 		fr.acquireBalance(b)
 	}
 	if p.SourceRanges != 0 {
-		fr.addRangesPolicy(p)
-		fr.PutChain(fr.sourceRangesChain(p))
+		fr.addRangesPolicy(p.SourceRanges)
+		fr.PutChain(limitedChain(p))
 		return
 	}
 	fr.PutChain(fr.config.policyChain(p, fr.Table.Family, fr.config.sharedWays(p, fr.Table.Family)))
@@ -478,7 +478,7 @@ func (fr *familyRules) release(p layout.Policy) {
 		fr.releaseBalance(b)
 	}
 	if p.SourceRanges != 0 {
-		fr.removeRangesPolicy(p)
+		fr.removeRangesPolicy(p.SourceRanges)
 	}
 }
 

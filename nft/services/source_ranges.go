@@ -19,9 +19,9 @@ import (
 type sourceRanges struct {
 	service  string // "namespace/name"
 	number   uint32
-	ranges   []netip.Prefix           // sorted, none overlaps another
-	ports    int                      // Service ports that have it
-	policies map[string]layout.Policy // that have a chain of it, by its name; without one, there are no elements
+	ranges   []netip.Prefix // sorted, none overlaps another
+	ports    int            // Service ports that have it
+	policies int            // with these source ranges; without one, there are no elements and no chain
 }
 
 // numberOf returns a number for an identity, which no other identity has at this time. It
@@ -60,7 +60,7 @@ func (fr *familyRules) setPortRanges(port *portState, p *tracker.ServicePort) {
 		number := fr.numberOf(rangesIdentity + service)
 		g := fr.sourceRanges[number]
 		if g == nil {
-			g = &sourceRanges{service: service, number: number, policies: make(map[string]layout.Policy)}
+			g = &sourceRanges{service: service, number: number}
 			fr.sourceRanges[number] = g
 		}
 		g.ports++
@@ -88,34 +88,33 @@ func (c claim) setSourceRanges(s *program) {
 	}
 }
 
-// setRanges changes the source ranges of a Service. Its chains are written again only if the prefix lengths change.
+// setRanges changes the source ranges of a Service. Their chain is written again only if the prefix lengths change.
 func (fr *familyRules) setRanges(g *sourceRanges, ranges []netip.Prefix) {
 	before := g.ranges
 	g.ranges = ranges
-	if len(g.policies) == 0 {
+	if g.policies == 0 {
 		return
 	}
 	fr.changeRanges(g, before, ranges)
 	if !slices.Equal(lengthsOf(before), lengthsOf(ranges)) {
-		for _, p := range g.policies {
-			fr.PutChain(fr.sourceRangesChain(p))
-		}
+		fr.PutChain(fr.sourceRangesChain(g))
 	}
 }
 
-// addRangesPolicy adds a policy that has a chain of these source ranges. removeRangesPolicy removes it.
-func (fr *familyRules) addRangesPolicy(p layout.Policy) {
-	g := fr.sourceRanges[p.SourceRanges]
-	if len(g.policies) == 0 {
+// addRangesPolicy counts a policy with source ranges. The first one makes their chain. removeRangesPolicy removes it
+// with the last.
+func (fr *familyRules) addRangesPolicy(number uint32) {
+	g := fr.sourceRanges[number]
+	if g.policies++; g.policies == 1 {
 		fr.changeRanges(g, nil, g.ranges)
+		fr.PutChain(fr.sourceRangesChain(g))
 	}
-	g.policies[p.ChainName()] = p
 }
 
-func (fr *familyRules) removeRangesPolicy(p layout.Policy) {
-	g := fr.sourceRanges[p.SourceRanges]
-	delete(g.policies, p.ChainName())
-	if len(g.policies) == 0 {
+func (fr *familyRules) removeRangesPolicy(number uint32) {
+	g := fr.sourceRanges[number]
+	if g.policies--; g.policies == 0 {
+		fr.RemoveChain(layout.SourceRangesChain(number))
 		fr.changeRanges(g, g.ranges, nil)
 	}
 	fr.forgetRanges(g)
@@ -123,7 +122,7 @@ func (fr *familyRules) removeRangesPolicy(p layout.Policy) {
 
 // forgetRanges forgets source ranges that no Service port has and no chain uses.
 func (fr *familyRules) forgetRanges(g *sourceRanges) {
-	if g.ports == 0 && len(g.policies) == 0 {
+	if g.ports == 0 && g.policies == 0 {
 		delete(fr.sourceRanges, g.number)
 		delete(fr.numbers, g.number)
 	}
@@ -167,22 +166,29 @@ func lengthsOf(ranges []netip.Prefix) (lengths []int) {
 	return lengths
 }
 
-// sourceRangesChain declares the chain of a policy with source ranges: a source in one of the ranges goes on to the
-// chain of the policy without them. It costs a lookup for each prefix length in use.
-func (fr *familyRules) sourceRangesChain(p layout.Policy) *nft.Chain {
-	g, behind := fr.sourceRanges[p.SourceRanges], nft.Goto(p.Open().ChainName())
-	chain := &nft.Chain{Name: p.ChainName()}
-	if p.NodePasses {
-		chain.Rules = append(chain.Rules, nft.Rule{nft.AddressLocal{Of: nft.Source}, behind})
-	}
+// sourceRangesChain declares the chain of source ranges: a source in one of them comes back. It costs a lookup for each
+// prefix length in use. The chains of all policies with these ranges jump there: a Service may have thousands of them.
+func (fr *familyRules) sourceRangesChain(g *sourceRanges) *nft.Chain {
+	chain := &nft.Chain{Name: layout.SourceRangesChain(g.number)}
 	for _, bits := range lengthsOf(g.ranges) {
 		source := nft.SourcePrefix(bits)
 		if bits == 8*nft.AddrLen(fr.Table.Family) {
 			source = nft.Source
 		}
 		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source},
-			Set: layout.RangesSet(bits)}, behind})
+			Set: layout.RangesSet(bits)}, nft.Return})
 	}
 	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(layout.DropSourceChain)})
+	return chain
+}
+
+// limitedChain declares the chain of a policy with source ranges: a source in one of them goes on to the chain of the
+// policy without them.
+func limitedChain(p layout.Policy) *nft.Chain {
+	chain, behind := &nft.Chain{Name: p.ChainName()}, nft.Goto(p.Open().ChainName())
+	if p.NodePasses {
+		chain.Rules = append(chain.Rules, nft.Rule{nft.AddressLocal{Of: nft.Source}, behind})
+	}
+	chain.Rules = append(chain.Rules, nft.Rule{nft.Jump(layout.SourceRangesChain(p.SourceRanges))}, nft.Rule{behind})
 	return chain
 }

@@ -65,12 +65,10 @@ func BenchmarkSourceRangesFirstPacket(b *testing.B) {
 	}
 }
 
-// sourceRangesChainOf returns the chain of the only policy with source ranges.
+// sourceRangesChainOf returns the chain of the only source ranges.
 func sourceRangesChainOf(r *Ruleset) *nft.Chain {
-	for name, chain := range r.Want()[nft.IP].Chains {
-		if len(name) > len("source-ranges-") && name[:len("source-ranges-")] == "source-ranges-" {
-			return chain
-		}
+	for number := range r.families[nft.IP].sourceRanges {
+		return r.Want()[nft.IP].Chains[layout.SourceRangesChain(number)]
 	}
 	return new(nft.Chain)
 }

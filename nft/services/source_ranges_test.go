@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -62,6 +63,31 @@ func TestSourceRangesAreStoredOnce(t *testing.T) {
 			t.Errorf("%d ports, %d ranges: one range changed is %d operations on %d elements", size.ports, size.ranges,
 				len(batch.Ops), batch.ElementCount())
 		}
+	}
+}
+
+// TestPrefixLengthsAreRulesOnce: ports with session affinity have chains of their own, and the rules for prefix lengths
+// are in one chain for all of them.
+func TestPrefixLengthsAreRulesOnce(t *testing.T) {
+	r := NewRuleset(testConfig())
+	sticky := func(ranges ...netip.Prefix) []*tracker.ServicePort {
+		service := serviceWithRanges(20, 0)
+		for _, p := range service {
+			p.Affinity, p.Several, p.Sources = time.Hour, true, ranges
+		}
+		return service
+	}
+	long, short := netip.MustParsePrefix("20.0.0.0/24"), netip.MustParsePrefix("21.0.0.0/16")
+	r.Apply(tracker.Delta{Changed: sticky(long)})
+	r.Found(nft.Tables{})
+	r.Committed()
+	r.Apply(tracker.Delta{Changed: sticky(long, short)})
+	rules := 0
+	for _, op := range r.Changes().Ops {
+		rules += len(op.Rules)
+	}
+	if rules != 3 { // one for each length, and the end
+		t.Errorf("another prefix length writes %d rules", rules)
 	}
 }
 
