@@ -276,8 +276,12 @@ func (l *Lists) at(place uint16) *Lists {
 	return m
 }
 
-// withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
+// withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints; p itself if it
+// has them.
 func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
+	if p.Lists == q.Lists && p.TargetPort == port {
+		return p
+	}
 	r := *p
 	r.Lists = q.Lists
 	if r.TargetPort = port; !r.hasEndpoints() {
