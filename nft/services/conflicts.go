@@ -230,6 +230,23 @@ func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
 	}
 }
 
+// yield makes claims of a port those of addresses that it gives up from now on, or not any more. What the frontends are
+// programmed to do does not change: a Service may give up 100,000 of them at once.
+func (fr *familyRules) yield(port *portState) {
+	for i := range port.frontends {
+		f := &port.frontends[i]
+		before := f.givenUp
+		_, f.givenUp = slices.BinarySearchFunc(port.current.GivenUp, f.Address, netip.Addr.Compare)
+		switch {
+		case f.givenUp == before:
+		case f.state.claims.losers() == 0:
+			f.state.claims.first().givenUp = f.givenUp
+		default:
+			fr.claim(f, port)
+		}
+	}
+}
+
 // giveWay lets frontends that ports give up go to others that have claimed them before, about n elements of changes: a
 // Service may have 10,000 of them. The namespace with the fewest such ports comes first. It adds to work what it has
 // done for each namespace.

@@ -600,6 +600,36 @@ func TestCostOfClaims(t *testing.T) {
 	}
 }
 
+// TestCostOfGivingUp counts allocated bytes where a port gives up many addresses, and takes them back before a later
+// step has removed them: nothing is worked out again for each.
+func TestCostOfGivingUp(t *testing.T) {
+	const addresses = 1000
+	port := clusterPort(0, 2)
+	for i := range addresses {
+		port.LoadBalancers = append(port.LoadBalancers, netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
+	}
+	r := NewRuleset(testConfig())
+	r.Apply(changed(port))
+	r.Found(nft.Tables{})
+	r.Advance(1 << 20)
+	r.Committed()
+	giving := *port
+	giving.GivenUp = port.LoadBalancers
+	for _, next := range []*tracker.ServicePort{&giving, port} {
+		if bytes := allocated(func() { r.Apply(changed(next)) }); bytes > 20*addresses {
+			t.Errorf("%d of %d addresses are given up: %.0f bytes", len(next.GivenUp), addresses, bytes)
+		}
+		for _, f := range r.families[nft.IP].ports[port.ID].frontends {
+			if givenUp := len(next.GivenUp) > 0 && f.kind == loadBalancerIP; f.state.claims.first().givenUp != givenUp {
+				t.Errorf("%s: given up is not %v", f.Frontend, givenUp)
+			}
+		}
+		if len(r.Changes().Ops) > 0 {
+			t.Error("an address that is given up is not served any more")
+		}
+	}
+}
+
 // allocated returns how many bytes f allocates.
 func allocated(f func()) float64 {
 	var before, after runtime.MemStats

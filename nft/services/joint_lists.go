@@ -57,6 +57,12 @@ func (p *portState) want(to setting) {
 	p.relists = p.stays && !p.leaving &&
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
 		tracker.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
+	p.yields = false
+	if was != nil && !p.leaving && !was.Leaving && p.limits == to.limits && !slices.Equal(was.GivenUp, now.GivenUp) {
+		like := *was
+		like.GivenUp = now.GivenUp
+		p.yields = like.Equal(now)
+	}
 }
 
 // A jointGroup is ports of a Service that have the same endpoints.
@@ -170,7 +176,7 @@ func (fr *familyRules) join(key serviceKey) {
 	}
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		if port.left != port.joint {
-			if port.relists = false; port.wanted.ServicePort == nil {
+			if port.relists, port.yields = false, false; port.wanted.ServicePort == nil {
 				fr.setPort(port, port.becomes())
 			}
 		}

@@ -25,6 +25,7 @@ type portState struct {
 	wanted         setting              // what it is to become, while apply works
 	stays          bool                 // wanted may share joint as before
 	relists        bool                 // wanted differs in the endpoints of joint alone
+	yields         bool                 // wanted differs in GivenUp alone
 	next, previous *portState           // ports of its Service with the same protocol
 	committed      *tracker.ServicePort // what it was at the last commit, if it has changed
 	changed        int                  // its place in changedPorts, from 1; 0 if it has not changed
@@ -108,6 +109,11 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 		return
 	}
 	before, shown := port.frontends, port.current
+	if port.yields {
+		port.current = p
+		fr.yield(port)
+		return
+	}
 	back := port.leaving && !p.Leaving && p != shown // its Service has come back
 	port.leaving = port.leaving && !back
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
