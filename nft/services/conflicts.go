@@ -230,13 +230,14 @@ func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
 	}
 }
 
-// yield makes claims of a port those of addresses that it gives up from now on, or not any more. What the frontends are
+// yield makes claims of a port those of frontends that it gives up from now on, or not any more. What the frontends are
 // programmed to do does not change: a Service may give up 100,000 of them at once.
 func (fr *familyRules) yield(port *portState) {
 	for i := range port.frontends {
 		f := &port.frontends[i]
 		before := f.givenUp
-		_, f.givenUp = slices.BinarySearchFunc(port.current.GivenUp, f.Address, netip.Addr.Compare)
+		_, found := slices.BinarySearchFunc(port.current.GivenUp, f.Address, netip.Addr.Compare)
+		f.givenUp = found || port.current.Leaving
 		switch {
 		case f.givenUp == before:
 		case f.state.claims.losers() == 0:

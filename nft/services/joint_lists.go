@@ -58,9 +58,11 @@ func (p *portState) want(to setting) {
 		(len(was.Cluster) == 0) == (len(now.Cluster) == 0) && (len(was.Local) == 0) == (len(now.Local) == 0) &&
 		tracker.SameMemory(was.Sources, now.Sources) && was.EqualBesideEndpoints(now)
 	p.yields = false
-	if was != nil && !p.leaving && !was.Leaving && p.limits == to.limits && !slices.Equal(was.GivenUp, now.GivenUp) {
+	if was != nil && !p.leaving && p.limits == to.limits &&
+		(was.Leaving != now.Leaving || !slices.Equal(was.GivenUp, now.GivenUp)) {
 		like := *was
-		like.GivenUp = now.GivenUp
+		like.GivenUp, like.Leaving = now.GivenUp, now.Leaving
+		like.HealthCheckNodePort, like.LocalReady = now.HealthCheckNodePort, now.LocalReady // not in the tables
 		p.yields = like.Equal(now)
 	}
 }

@@ -25,7 +25,7 @@ type portState struct {
 	wanted         setting              // what it is to become, while apply works
 	stays          bool                 // wanted may share joint as before
 	relists        bool                 // wanted differs in the endpoints of joint alone
-	yields         bool                 // wanted differs in GivenUp alone
+	yields         bool                 // wanted differs in GivenUp and Leaving alone
 	next, previous *portState           // ports of its Service with the same protocol
 	committed      *tracker.ServicePort // what it was at the last commit, if it has changed
 	changed        int                  // its place in changedPorts, from 1; 0 if it has not changed
