@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // TestRandomRefusals takes worlds through random changes of which the kernel refuses every
@@ -24,6 +25,10 @@ func TestRandomRefusals(t *testing.T) {
 			}
 			commitChanges(t, seed, r, applied)
 			checkFates(t, seed, w, applied)
+		}
+		for r.Unfinished() { // a restart removes at once what is left of a slot table
+			r.Apply(tracker.Delta{})
+			commitChanges(t, seed, r, applied)
 		}
 		checkFromScratch(t, seed, w, applied)
 	}
