@@ -13,7 +13,8 @@ import (
 
 // Where all frontends of a port share its endpoint lists.
 const (
-	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise.
+	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise; two
+	// frontends do if the endpoints have weights.
 	ManyFrontends = 5
 	// StagedSlots is from how many slots on they share a slot table. If such a table changes much, it is written in
 	// bounded commits, whatever a step hands out.
@@ -89,7 +90,7 @@ func (p *ServicePort) each() (each price) {
 		if each.goes = 1 + 2*maglev.Size(longest)/longest; maglev.Size(longest) < StagedSlots {
 			each.comes = each.goes
 		}
-	case p.ClusterWeights != nil || p.LocalWeights != nil:
+	case p.Weighted():
 		places := maglev.PlacesEach(longest)
 		each = price{comes: places, goes: places}
 	}
@@ -113,12 +114,19 @@ func (p *ServicePort) eachFrontend() int {
 
 // lists returns how often the tables have the endpoint lists of a port.
 func (p *ServicePort) lists() int {
-	n := p.Frontends()
-	if n >= ManyFrontends && n*(len(p.Cluster)+len(p.Local)) >= jointFrom || p.slots() >= StagedSlots {
+	n, places := p.Frontends(), len(p.Cluster)+len(p.Local)
+	few := ManyFrontends
+	if p.Weighted() && !p.hashes() {
+		few, places = 2, places*maglev.PlacesEach(max(len(p.Cluster), len(p.Local)))
+	}
+	if n >= few && n*places >= jointFrom || p.slots() >= StagedSlots {
 		return 1
 	}
 	return n
 }
+
+// Weighted reports whether endpoints have different weights.
+func (p *ServicePort) Weighted() bool { return p.ClusterWeights != nil || p.LocalWeights != nil }
 
 // hashes reports whether a hash of the client chooses its endpoint.
 func (p *ServicePort) hashes() bool { return p.Settings.Maglev && !p.WithoutSlots }
@@ -228,7 +236,7 @@ func targetsOf(list []netip.AddrPort) (ports []uint16) {
 
 // capacities are those of the lists of a port. Weights and a hash have as many places as the endpoints need.
 func (p *ServicePort) capacities() [2]int {
-	if p.hashes() || p.ClusterWeights != nil || p.LocalWeights != nil {
+	if p.hashes() || p.Weighted() {
 		return [2]int{len(p.Cluster), len(p.Local)}
 	}
 	return [2]int{Capacity(len(p.Cluster)), Capacity(len(p.Local))}

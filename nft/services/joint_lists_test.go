@@ -182,6 +182,31 @@ func TestOneOfManyPortsChanges(t *testing.T) {
 	}
 }
 
+// TestWeightsOfFrontends: all frontends of a port share a list with weights, which changes with each weight.
+func TestWeightsOfFrontends(t *testing.T) {
+	weighted := func(weight uint16) *tracker.ServicePort {
+		p := *clusterPort(0, 256)
+		l := *p.Lists
+		l.ClusterWeights = slices.Repeat([]uint16{100}, 256)
+		for i := range 128 {
+			l.ClusterWeights[i] = weight
+		}
+		p.Lists, p.ExternalIPs = &l, lab.Addresses(netip.MustParseAddr("192.0.2.1"), 3)
+		return &p
+	}
+	r := NewRuleset(testConfig())
+	r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{weighted(100)}})
+	r.Changes()
+	for _, weight := range []uint16{50, 57} {
+		r.Committed()
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{weighted(weight)}})
+		batch := r.Changes()
+		if n := batch.ElementCount(); n > 4096+4*256 {
+			t.Errorf("a change to weight %d is %d elements", weight, n)
+		}
+	}
+}
+
 // TestNodePortThatIsAnotherPort: where a node port has the number of another port of the Service, connections to each
 // still go to their own target port.
 func TestNodePortThatIsAnotherPort(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 )
 
 // manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an
-// address of a load balancer and an external IP are fewer.
+// address of a load balancer and an external IP are fewer. With weights two frontends may: their lists are long, and all
+// of one change with a weight.
 const manyFrontends = tracker.ManyFrontends
 
 // manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
@@ -25,8 +26,11 @@ func (p *portState) shares() bool {
 	if p.hash() != layout.NoHash && max(p.cluster.Len(), p.local.Len()) >= manySlots {
 		return true
 	}
-	places := len(p.frontends) * (p.cluster.Len() + p.local.Len())
-	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
+	places, few := len(p.frontends)*(p.cluster.Len()+p.local.Len()), manyFrontends
+	if p.current.Weighted() && p.hash() == layout.NoHash { // a change of weights is one commit
+		few = 2
+	}
+	return len(p.frontends) >= few && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
 }
 
 // setList gives a Service port shared lists with its endpoints, or takes them away.
@@ -62,7 +66,7 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 		return nil, nil, nil
 	}
 	frontends := frontendsOf(p)
-	if len(frontends) >= manyFrontends || p.Settings.Maglev {
+	if len(frontends) >= manyFrontends || p.Settings.Maglev || p.Weighted() {
 		shared, cluster, local = fr.lists.AdoptShared(p.ID, fr.readAdopted())
 	}
 	for _, wanted := range frontends {

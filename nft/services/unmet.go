@@ -23,7 +23,7 @@ type limits struct{ withoutSlots, withoutHash, withoutPing bool }
 
 func (u *unmetAnnotations) limitsOf(p *tracker.ServicePort) limits {
 	return limits{
-		withoutSlots: p.WithoutSlots && (p.Settings.Maglev || p.ClusterWeights != nil || p.LocalWeights != nil),
+		withoutSlots: p.WithoutSlots && (p.Settings.Maglev || p.Weighted()),
 		withoutHash:  p.Settings.Maglev && u.config.Lacks.Hash != nil,
 		withoutPing:  p.Settings.Ping && u.config.Lacks.Redirect != nil,
 	}
