@@ -11,8 +11,8 @@ import (
 )
 
 // manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an
-// address of a load balancer and an external IP are fewer. With weights two frontends may: their lists are long, and all
-// of one change with a weight.
+// address of a load balancer and an external IP are fewer. With weights two frontends may: their lists are long, and
+// all change with a weight.
 const manyFrontends = tracker.ManyFrontends
 
 // manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
