@@ -417,6 +417,18 @@ func TestDemandOfWeights(t *testing.T) {
 	}
 }
 
+// TestWritesOfWeights: where the frontends of a port do not share a short list with weights, each of them counts.
+func TestWritesOfWeights(t *testing.T) {
+	list := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")}
+	p := &ServicePort{Lists: &Lists{Cluster: list, ClusterWeights: []uint16{1, 2}}}
+	for i := range 300 {
+		p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{192, 0, byte(i / 250), byte(i % 250)}))
+	}
+	if n := p.size(); n < 301*(1+3) {
+		t.Errorf("a port of 301 frontends with 3 places each counts as %d elements", n)
+	}
+}
+
 // TestFewEndpointsReplaceOthers: while a namespace waits, up to 16 endpoints of a port come for those that leave.
 func TestFewEndpointsReplaceOthers(t *testing.T) {
 	for _, n := range []int{replacements, replacements + 4} {

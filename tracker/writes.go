@@ -112,14 +112,14 @@ func (p *ServicePort) eachFrontend() int {
 	return 1 + (len(p.Cluster)+len(p.Local))*p.each().comes/p.lists()
 }
 
-// lists returns how often the tables have the endpoint lists of a port.
+// lists returns how often the tables have the endpoint lists of a port, at most: with weights an endpoint may have
+// several places in a list, so that frontends share shorter ones, too.
 func (p *ServicePort) lists() int {
-	n, places := p.Frontends(), len(p.Cluster)+len(p.Local)
-	few := ManyFrontends
+	n, few := p.Frontends(), ManyFrontends
 	if p.Weighted() && !p.hashes() {
-		few, places = 2, places*maglev.PlacesEach(max(len(p.Cluster), len(p.Local)))
+		few = 2
 	}
-	if n >= few && n*places >= jointFrom || p.slots() >= StagedSlots {
+	if n >= few && n*(len(p.Cluster)+len(p.Local)) >= jointFrom || p.slots() >= StagedSlots {
 		return 1
 	}
 	return n
