@@ -215,8 +215,8 @@ func quotas(n int, weights []uint16, places int) []int {
 // FewPlacesEach bounds the places of Places where places are scarce, as many for each endpoint.
 const FewPlacesEach = 4
 
-// PlacesEach is the usual bound for n endpoints. Of a long list it leaves 4,096: a quarter of them may differ after a
-// change of weights, which is one commit.
+// PlacesEach is the usual bound for n endpoints. Of a long list it leaves 4,096: a change of weights
+// writes little more elements than that, and is one commit.
 func PlacesEach(n int) int { return max(FewPlacesEach, min(64, 4096/max(n, 1))) }
 
 // Places returns how often each endpoint has to stand in a list of which every place is equally

@@ -164,9 +164,8 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 			wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort, p.Leaving, nil})
 	}
 	add := func(addr netip.Addr, kind frontendKind) {
-		_, givenUp := slices.BinarySearchFunc(p.GivenUp, addr, netip.Addr.Compare)
 		wanted = append(wanted, wantedFrontend{tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind,
-			givenUp || p.Leaving, nil})
+			givesUp(p, addr), nil})
 	}
 	add(p.ClusterIP, clusterIP)
 	for _, addr := range p.LoadBalancers {
@@ -181,6 +180,12 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 		}
 	}
 	return wanted
+}
+
+// givesUp reports whether a Service port gives up its frontend at an address.
+func givesUp(p *tracker.ServicePort, addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(p.GivenUp, addr, netip.Addr.Compare)
+	return found || p.Leaving
 }
 
 // A contest is what has happened to a frontend with several claims since conflicts were last
@@ -230,14 +235,13 @@ func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
 	}
 }
 
-// yield makes claims of a port those of frontends that it gives up from now on, or not any more. What the frontends are
-// programmed to do does not change: a Service may give up 100,000 of them at once.
+// yield marks which frontends a port gives up. What they are programmed to do stays, but where another port has claimed
+// one, too: a Service may give up 100,000 frontends at once.
 func (fr *familyRules) yield(port *portState) {
 	for i := range port.frontends {
 		f := &port.frontends[i]
 		before := f.givenUp
-		_, found := slices.BinarySearchFunc(port.current.GivenUp, f.Address, netip.Addr.Compare)
-		f.givenUp = found || port.current.Leaving
+		f.givenUp = givesUp(port.current, f.Address)
 		switch {
 		case f.givenUp == before:
 		case f.state.claims.losers() == 0:

@@ -263,8 +263,7 @@ func (g *jointGroup) fits(s setting) bool {
 			return false
 		}
 	}
-	first := g.ports[0].becomes()
-	return slices.Equal(first.ClusterWeights, s.ClusterWeights) && slices.Equal(first.LocalWeights, s.LocalWeights)
+	return sameLists(g.ports[0].becomes().Lists, s.Lists)
 }
 
 // add adds a port to the group.

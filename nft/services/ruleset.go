@@ -212,7 +212,7 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		work[id.Namespace] += 1 + workOf(func() {
 			join(serviceOf(id))
 			fr.setPort(port, port.wanted)
-			port.wanted, port.stays, port.relists = setting{}, false, false
+			port.wanted = setting{}
 		})
 	}
 	for key := range left {

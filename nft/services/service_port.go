@@ -23,7 +23,7 @@ type portState struct {
 	joint          *jointList           // that it shares with other ports of its Service; nil if it has lists of its own
 	left           *jointList           // joint before, while join works
 	wanted         setting              // what it is to become, while apply works
-	stays          bool                 // wanted may share joint as before
+	stays          bool                 // wanted may go on sharing joint
 	relists        bool                 // wanted differs in the endpoints of joint alone
 	yields         bool                 // wanted differs in GivenUp and Leaving alone
 	next, previous *portState           // ports of its Service with the same protocol
