@@ -8,7 +8,7 @@
 // what another program did to the table, and the next batch repairs it. Found tells it what the kernel has: the
 // differences go into the next batches, some of them into each.
 //
-// Parts and TwoPhases say where the kernel needs several batches for one, WithoutDestroy
+// Parts and Phases say where the kernel needs several batches for one, WithoutDestroy
 // where some kernels need another one.
 //
 // # Tables that are made anew

@@ -67,8 +67,8 @@ func (k *Client) Close() error { return k.socket.close() }
 // *BatchError. After ErrUnknownOutcome either may be true. Commit looks at ctx before it sends; a
 // batch that has been sent cannot be cancelled. It does not send an empty batch.
 //
-// Without a Generation, Commit makes chains that are new to a table in a batch of their own just
-// before, while nothing leads to them: packets must not meet them empty.
+// Without a Generation, Commit sends up to three batches: packets must find no empty chain, and no empty list (see
+// change.Phases).
 func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -78,26 +78,30 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 		batch = change.WithoutDestroy(batch)
 	}
 	if b.Generation == 0 && !b.Check {
-		if first, rest := change.TwoPhases(batch); !first.Empty() {
-			return k.commitTwoPhases(&first, &rest)
-		}
+		return k.commitPhases(change.Phases(batch))
 	}
 	return k.commit(batch, wire.Ours)
 }
 
-// commitTwoPhases sends the first phase before the rest of a batch. If the kernel refuses the rest,
-// it takes the first phase back. If that fails too, or the process ends in between, chains remain
-// to which nothing leads. The next commit based on a reading removes them.
-func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
-	if err := k.commit(first, wire.Ours); err != nil {
+// commitPhases sends the phases of a batch. If the kernel refuses the middle one, it takes the first one back. If that
+// fails too, or the process ends in between, chains and sets remain that no packet finds. The next commit based on a
+// reading removes them. So it does if the kernel refuses the last phase.
+func (k *Client) commitPhases(first, rest, last nft.Batch) error {
+	if err := k.commit(&first, wire.Ours); err != nil {
 		return err
 	}
-	err := k.commit(rest, wire.Ours)
+	err := k.commit(&rest, wire.Ours)
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		back := change.Reverse(first)
+		back := change.Reverse(&first)
 		k.commit(&back, wire.Ours)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if err := k.commit(&last, wire.Ours); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+	return nil
 }
 
 // commit encodes and sends a batch about some table.

@@ -138,6 +138,29 @@ func TestRefusalAfterFirstPhaseChangesNothing(t *testing.T) {
 	}
 }
 
+// TestRefusalOfLastPhase: Commit says that the tables have to be read if the kernel refuses what goes last.
+func TestRefusalOfLastPhase(t *testing.T) {
+	lab.New(t)
+	k, r := lab.Open(t, Open), newRuleset(0)
+	commit(t, k, change.Diff(nil, r.Want()))
+	endpoints := r.Want()[nft.IP].Sets["endpoints-tcp"].Set
+	refused := nft.Batch{Ops: []nft.Op{
+		{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "new"}},
+		{Verb: nft.Delete, Family: nft.IP, Set: endpoints,
+			Elements: []nft.KeyedElement{{Key: string(make([]byte, endpoints.KeyLen(nft.IP)))}}},
+	}}
+	if err := k.Commit(t.Context(), refused); !errors.Is(err, unix.ENOENT) || !errors.Is(err, ErrUnknownOutcome) {
+		t.Fatalf("deleting an element that does not exist: %v", err)
+	}
+	tables, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tables[nft.IP].Chains["new"] == nil {
+		t.Error("the phases before the last are not there")
+	}
+}
+
 // TestDestroyInKernel deletes entries of an affinity map that are there and that are not,
 // with the kernel's own verb and without it.
 func TestDestroyInKernel(t *testing.T) {

@@ -245,11 +245,7 @@ func TestSharingInKernel(t *testing.T) {
 	for _, endpoints := range []int{63, 64, 70, 40, 3, 80} {
 		r.Apply(sharingWorld(16, endpoints))
 		batch := r.Changes()
-		first, rest := change.TwoPhases(&batch)
-		if !first.Empty() {
-			commit(t, client, first)
-		}
-		commit(t, client, rest)
+		commit(t, client, batch)
 		r.Committed()
 		tables, _, err := client.Read(t.Context())
 		if err != nil {
@@ -298,11 +294,7 @@ func TestSharingPackets(t *testing.T) {
 		t.Helper()
 		r.Apply(sharingWorld(ports, endpoints))
 		batch := r.Changes()
-		first, rest := change.TwoPhases(&batch)
-		if !first.Empty() {
-			commit(t, client, first)
-		}
-		commit(t, client, rest)
+		commit(t, client, batch)
 		r.Committed()
 	}
 	connect := func(port int) netip.AddrPort {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,39 +14,91 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestTwoPhasesOfRandomWorlds takes random changes apart: both phases, one after the other, do what
-// the whole does, nothing leads from what was there to what the first makes, and it can be taken
-// back.
-func TestTwoPhasesOfRandomWorlds(t *testing.T) {
-	twoPhases := 0
+// TestPhasesOfRandomWorlds takes random changes apart: the phases, one after the other, do what the whole does,
+// nothing leads from what was there to what the first makes, and it can be taken back. A packet that is under way at
+// any of the commits is translated, if it was before and is afterwards.
+func TestPhasesOfRandomWorlds(t *testing.T) {
+	firsts, lasts := 0, 0
 	for seed := range uint64(10) {
 		w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
+		r.SetNodePortAddresses(nodeAddresses)
 		whole := change.Diff(nil, r.Want())
-		if first, _ := change.TwoPhases(&whole); !first.Empty() {
+		if first, _, last := change.Phases(&whole); !first.Empty() || !last.Empty() {
 			t.Fatalf("seed %d: new tables need one phase", seed)
 		}
 		mustApply(t, applied, whole)
 		r.Committed()
 		for range 20 {
+			claims := w.claims()
 			r.Apply(w.change())
 			batch := r.Changes()
-			first, rest := change.TwoPhases(&batch)
+			first, rest, last := change.Phases(&batch)
 			if !first.Empty() {
-				twoPhases++
+				firsts++
 				mustApply(t, applied, first)
 				mustApply(t, applied, change.Reverse(&first))
 				mustApply(t, applied, first)
 			}
-			if again, _ := change.TwoPhases(&rest); len(first.Ops)+len(rest.Ops) != len(batch.Ops) || !again.Empty() {
-				t.Fatalf("seed %d: %d operations became %d and %d", seed, len(batch.Ops), len(first.Ops), len(rest.Ops))
+			if again, whole, _ := change.Phases(&rest); rest.ElementCount()+last.ElementCount() != batch.ElementCount() ||
+				len(whole.Ops) != len(rest.Ops) || !again.Empty() {
+				t.Fatalf("seed %d: %d operations became %d, %d and %d", seed, len(batch.Ops), len(first.Ops), len(rest.Ops),
+					len(last.Ops))
 			}
-			mustApply(t, applied, rest)
+			for _, phase := range []nft.Batch{rest, last} {
+				before := cloned(t, applied)
+				mustApply(t, applied, phase)
+				checkUnderWay(t, seed, claims, w.claims(), before, applied)
+			}
+			if !last.Empty() {
+				lasts++
+			}
 			r.Committed()
 			checkEqual(t, seed, applied, r.Want())
 		}
 	}
-	if twoPhases < 50 {
-		t.Errorf("only %d batches had two phases", twoPhases)
+	if firsts < 50 || lasts < 50 {
+		t.Errorf("only %d and %d batches had a first and a last phase", firsts, lasts)
+	}
+}
+
+// cloned returns tables of their own with the same contents.
+func cloned(t *testing.T, tables nft.Tables) nft.Tables {
+	t.Helper()
+	clone := nft.Tables{}
+	mustApply(t, clone, change.Diff(nil, tables))
+	return clone
+}
+
+// checkUnderWay sends packets that are between two lookups while a commit turns before into after: they follow the
+// rules and verdicts of before, and find the endpoints of after. With session affinity a packet may be dropped
+// (decision 53).
+func checkUnderWay(t *testing.T, seed uint64, was, is map[place][]expectation, before, after nft.Tables) {
+	t.Helper()
+	crossing := nft.Tables{}
+	for f, table := range before {
+		crossing[f] = nft.NewTable(f)
+		crossing[f].Chains = table.Chains
+		for name, held := range table.Sets {
+			if held.Set.Data != nil {
+				held = &nft.Elements{Set: held.Set, Map: after[f].Elements(name)}
+			}
+			crossing[f].Sets[name] = held
+		}
+	}
+	for f, claims := range was {
+		if slices.ContainsFunc(slices.Concat(claims, is[f]), func(e expectation) bool { return e.port.Affinity != 0 }) {
+			continue
+		}
+		family := claims[0].port.ID.Family
+		for _, client := range clients(family) {
+			p := client.packet(f, family)
+			if before[family].Trace(p).Outcome != "dnat" || after[family].Trace(p).Outcome != "dnat" {
+				continue
+			}
+			if got := crossing[family].Trace(p); got.Outcome != "dnat" {
+				t.Fatalf("seed %d: %s from %s: %v", seed, f, client.name, got)
+			}
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ type Config struct {
 // choosing chains, and the policies of cluster IPs and of external frontends, exist from the
 // start. Making a choosing chain later costs the kernel a walk over the whole map (measured:
 // 8 ms at 100,000 elements), and making any chain that new elements lead to takes a batch of
-// its own (see change.TwoPhases).
+// its own (see change.Phases).
 const (
 	usualLengths      = 32
 	usualLocalLengths = 16
