@@ -397,7 +397,7 @@ func TestDemands(t *testing.T) {
 
 // TestDemandOfWeights: what an endpoint counts as if two EndpointSlices differ in weight.
 func TestDemandOfWeights(t *testing.T) {
-	for _, tt := range []struct{ endpoints, each int }{{2, 64}, {64, 64}, {257, 15}, {5000, 4}} {
+	for _, tt := range []struct{ endpoints, each int }{{2, 64}, {64, 64}, {257, 15}, {1024, 4}, {1025, 0}} {
 		tr := newTracker(Config{Quota: 1 << 20})
 		must(t, tr.SetService(newService()))
 		light, heavy := weighing(newSlice("web-1", newEndpoint("10.1.0.1")), "1"), weighing(newSlice("web-2"), "2")

@@ -17,6 +17,9 @@ type Lists struct {
 	// 1; nil if they are equal, with those that are left out. Endpoints of weight 0 are in neither list.
 	ClusterWeights, LocalWeights []uint16
 
+	// Unweighted says that the endpoints have no weights because they are more than MostWeighted.
+	Unweighted bool
+
 	// LeftOut are endpoints that Cluster or Local lacks because they do not answer. See Tracker.LeaveOut.
 	LeftOut []LeftOut
 
@@ -48,6 +51,7 @@ func (l *Lists) equal(m *Lists) bool {
 	return l == m || !l.unnumbered() && !m.unnumbered() &&
 		sameList(l.Cluster, m.Cluster) && sameList(l.Local, m.Local) &&
 		slices.Equal(l.ClusterWeights, m.ClusterWeights) && slices.Equal(l.LocalWeights, m.LocalWeights) &&
+		l.Unweighted == m.Unweighted &&
 		sameList(l.OnNode, m.OnNode) && sameList(l.Serving, m.Serving) && slices.Equal(l.LeftOut, m.LeftOut)
 }
 
@@ -75,7 +79,8 @@ func (l *Lists) number() {
 	number := func(ep netip.AddrPort) netip.AddrPort {
 		return netip.AddrPortFrom(ep.Addr(), from.numbers[ep.Port()])
 	}
-	l.ClusterWeights, l.LocalWeights, l.LeftOut = from.ClusterWeights, from.LocalWeights, slices.Clone(from.LeftOut)
+	l.ClusterWeights, l.LocalWeights, l.Unweighted = from.ClusterWeights, from.LocalWeights, from.Unweighted
+	l.LeftOut = slices.Clone(from.LeftOut)
 	for i := range l.LeftOut {
 		l.LeftOut[i].Endpoint = number(l.LeftOut[i].Endpoint)
 	}

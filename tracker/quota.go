@@ -94,7 +94,7 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 			if s.timeout > 0 { // among the endpoints that affinity entries may name
 				d.base += times * lists * served
 			}
-			if uneven && served > 0 && !s.settings.Maglev {
+			if uneven && served > 0 && served <= MostWeighted && !s.settings.Maglev {
 				d.slots += times * lists * served * maglev.PlacesEach(served)
 			}
 		}

@@ -268,7 +268,7 @@ func (l *Lists) at(place uint16) *Lists {
 		}
 		return some, someWeights
 	}
-	m := new(Lists)
+	m := &Lists{Unweighted: l.Unweighted}
 	m.Cluster, m.ClusterWeights = only(l.Cluster, l.ClusterWeights)
 	m.Local, m.LocalWeights = only(l.Local, l.LocalWeights)
 	m.Serving, _ = only(l.Serving, nil)
@@ -627,7 +627,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 func between(cluster, local weightedList, have, to *Lists) *Lists {
 	compare := netip.AddrPort.Compare
 	l := &Lists{Cluster: cluster.endpoints, ClusterWeights: cluster.weights, Local: local.endpoints,
-		LocalWeights: local.weights, OnNode: to.OnNode, LeftOut: to.LeftOut, Serving: to.Serving}
+		LocalWeights: local.weights, Unweighted: to.Unweighted, OnNode: to.OnNode, LeftOut: to.LeftOut, Serving: to.Serving}
 	if !sameList(l.Cluster, to.Cluster) || !sameList(l.Local, to.Local) {
 		here := sortedSet(have.OnNode, to.OnNode)
 		l.OnNode = sortedSet(common(here, l.Cluster, compare), common(here, l.Local, compare))

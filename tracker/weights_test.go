@@ -15,6 +15,30 @@ func weighing(s *discoveryv1.EndpointSlice, weight string) *discoveryv1.Endpoint
 	return s
 }
 
+// TestMostWeighted: more endpoints than that have equal shares, and those with weight 0 still get no connections. Fewer
+// have their weights again.
+func TestMostWeighted(t *testing.T) {
+	tr := newTracker(Config{})
+	must(t, tr.SetService(newService()))
+	must(t, tr.SetSlice(weighing(newSlice("web-1", newEndpoint("10.0.0.1")), "3")))
+	must(t, tr.SetSlice(weighing(newSlice("web-2", newEndpoint("10.0.0.2")), "0")))
+	for _, tt := range []struct {
+		endpoints  int
+		unweighted bool
+	}{{MostWeighted, false}, {MostWeighted + 1, true}, {MostWeighted - 1, false}} {
+		slice := newSlice("web-3")
+		for i := range tt.endpoints - 1 {
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
+		}
+		must(t, tr.SetSlice(slice))
+		p := tr.Take().Changed[0]
+		if len(p.Cluster) != tt.endpoints || p.Unweighted != tt.unweighted || p.Weighted() == tt.unweighted {
+			t.Errorf("%d endpoints: %d in the list, without weights %v, with weights %v", tt.endpoints, len(p.Cluster),
+				p.Unweighted, p.Weighted())
+		}
+	}
+}
+
 // TestWeights says which endpoints of two slices with weights are in which list.
 func TestWeights(t *testing.T) {
 	const a, b, both = "10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.1:8080 10.0.0.2:8080"

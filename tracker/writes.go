@@ -21,6 +21,10 @@ const (
 	StagedSlots = 4001
 )
 
+// MostWeighted is how many endpoints of a port may have weights where chance chooses: a list with weights has several
+// places for each, and changes with one commit.
+const MostWeighted = 1024
+
 // slotsPerElement is how many slots of a table are computed in the time that the kernel takes for an element.
 const slotsPerElement = 100
 
@@ -126,7 +130,7 @@ func (p *ServicePort) lists() int {
 }
 
 // Weighted reports whether endpoints have different weights.
-func (p *ServicePort) Weighted() bool { return p.ClusterWeights != nil || p.LocalWeights != nil }
+func (l *Lists) Weighted() bool { return l.ClusterWeights != nil || l.LocalWeights != nil }
 
 // hashes reports whether a hash of the client chooses its endpoint.
 func (p *ServicePort) hashes() bool { return p.Settings.Maglev && !p.WithoutSlots }

@@ -19,13 +19,14 @@ type unmetAnnotations struct {
 }
 
 // limits say which annotations of a Service port this node does not follow.
-type limits struct{ withoutSlots, withoutHash, withoutPing bool }
+type limits struct{ withoutSlots, withoutHash, withoutPing, unweighted bool }
 
 func (u *unmetAnnotations) limitsOf(p *tracker.ServicePort) limits {
 	return limits{
 		withoutSlots: p.WithoutSlots && (p.Settings.Maglev || p.Weighted()),
 		withoutHash:  p.Settings.Maglev && u.config.Lacks.Hash != nil,
 		withoutPing:  p.Settings.Ping && u.config.Lacks.Redirect != nil,
+		unweighted:   p.Unweighted,
 	}
 }
 
@@ -71,7 +72,11 @@ func (u *unmetAnnotations) updateLimits(id tracker.PortID, p *tracker.ServicePor
 			"(--namespace-quota) leaves; %s", portAndFamily(id), instead)
 	}
 	const byChance = "this node chooses endpoints at random"
-	u.set(id, weight, l.withoutSlots && !hashed, func() string {
+	u.set(id, weight, l.unweighted || l.withoutSlots && !hashed, func() string {
+		if l.unweighted {
+			return fmt.Sprintf("port %s has more than %d endpoints; each gets an equal share", portAndFamily(id),
+				tracker.MostWeighted)
+		}
 		return short("this node rounds the share of each endpoint to a quarter of an equal share")
 	})
 	u.set(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {

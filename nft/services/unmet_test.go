@@ -101,6 +101,23 @@ func TestQuotaWithoutSlots(t *testing.T) {
 	expect("slots after all", 1, 503+3*maglev.FewPlacesEach)
 }
 
+// TestUnweighted: a Service port with too many endpoints for weights is reported.
+func TestUnweighted(t *testing.T) {
+	r, delta := NewRuleset(testConfig()), cluster(1, 3)
+	for i, p := range delta.Changed {
+		q, l := *p, *p.Lists
+		l.Unweighted, q.Lists = true, &l
+		delta.Changed[i] = &q
+	}
+	r.Apply(delta)
+	told, standing := r.Unmet()
+	const want = "metadata.annotations[kube-nft.io/weight] of its EndpointSlices: port http (IPv4) has more than 1024 " +
+		"endpoints; each gets an equal share"
+	if len(told) != 1 || !strings.Contains(told[0].Error(), want) || standing != 1 {
+		t.Errorf("reported %v, %d stand; want %q", told, standing, want)
+	}
+}
+
 // TestKernelLacks: without the modules that annotations need, their Services are served as without them, and told.
 func TestKernelLacks(t *testing.T) {
 	config := testConfig()
