@@ -417,6 +417,26 @@ func TestDemandOfWeights(t *testing.T) {
 	}
 }
 
+// TestDemandOfLongLists: each endpoint beyond the first 10,000 of a list counts as ten.
+func TestDemandOfLongLists(t *testing.T) {
+	for _, tt := range []struct{ endpoints, more int }{{longList, 0}, {longList + 3, 3 * 9}} {
+		tr := newTracker(Config{Quota: 1 << 20})
+		must(t, tr.SetService(newService()))
+		for first := 0; first < tt.endpoints; first += 1000 {
+			slice := newSlice(fmt.Sprintf("web-%d", first/1000))
+			for i := first; i < min(first+1000, tt.endpoints); i++ {
+				slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d", 1+i/50_000, i/250%200, 1+i%250)))
+			}
+			must(t, tr.SetSlice(slice))
+		}
+		tr.Take()
+		want := 8 + (tt.endpoints+999)/1000*servedElements + tt.endpoints + 2 + tt.more
+		if got := tr.namespaces["shop"].demand; got != want {
+			t.Errorf("%d endpoints are %d elements, want %d", tt.endpoints, got, want)
+		}
+	}
+}
+
 // TestWritesOfWeights: where the frontends of a port do not share a short list with weights, each of them counts.
 func TestWritesOfWeights(t *testing.T) {
 	list := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")}

@@ -24,7 +24,12 @@ const (
 	frontendElements = 8
 	affinityElements = 40
 	servedElements   = 4
+	longElements     = 10
 )
+
+// longList is from how many endpoints of a list on each further one counts as longElements: a change of a Service goes
+// through all of its endpoints.
+const longList = 10_000
 
 // JointFrom is from how many elements of direct lists on, ports times endpoints, ports of a Service share their lists.
 // They go on to share them until it is a sixteenth of that, so that an endpoint that comes and goes does not move them.
@@ -90,7 +95,8 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 				times = e.kinds(&g)
 				d.base += 2 * len(g.ports)
 			}
-			d.base += times*served + len(g.ports)*len(g.parts)*servedElements
+			long := max(0, served-longList) * (longElements - 1)
+			d.base += times*(served+long) + len(g.ports)*len(g.parts)*servedElements
 			if s.timeout > 0 { // among the endpoints that affinity entries may name
 				d.base += times * lists * served
 			}

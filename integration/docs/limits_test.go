@@ -25,6 +25,8 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"the log names the namespace once a minute", "sync/loop.go", "wait: quota.Once{Interval: time.Minute}"},
 		{"Up to 16 endpoints of a port that replace others", "tracker/step.go", "replacements = 16"},
 		{"is up to 65,521 elements", "nft/maglev/maglev.go", "MaxSize = 65521"},
+		{"Beyond 10,000, each endpoint", "tracker/quota.go", "longList = 10_000"},
+		{"of a list counts as ten", "tracker/quota.go", "longElements = 10"},
 		{"More than 1,024 endpoints have equal shares", "tracker/writes.go", "MostWeighted = 1024"},
 		{"From 4,001 slots", "tracker/writes.go", "StagedSlots = 4001"},
 		{"up to 1,000 elements with each commit", "nft/services/lists.go", "stagedFrom = tracker.CommitElements"},
