@@ -1120,6 +1120,28 @@ func TestChangesWithoutEffectComeInSteps(t *testing.T) {
 	}
 }
 
+// TestChangeWithoutEffectDoesNotWait: a Service of which nothing changes waits for nothing, whatever its namespace
+// owes.
+func TestChangeWithoutEffectDoesNotWait(t *testing.T) {
+	now := started
+	set := func(tr *Tracker, addr string) {
+		must(t, tr.SetService(newService(manyPorts)))
+		slice := withEndpoints(20)
+		slice.Endpoints = append(slice.Endpoints, newEndpoint(addr+" notready notserving"))
+		must(t, tr.SetSlice(slice))
+	}
+	tr := newStopped(&now, Config{}, func(tr *Tracker) { set(tr, "10.9.0.1") })
+	tr.Charge("shop", time.Hour)
+	set(tr, "10.9.0.2")
+	if d := tr.Take(); len(d.Changed) != 0 || d.Waiting != 0 {
+		t.Errorf("%d ports changed, %d Services wait", len(d.Changed), d.Waiting)
+	}
+	must(t, tr.SetSlice(withEndpoints(40)))
+	if d := tr.Take(); d.Waiting != 1 {
+		t.Errorf("%d Services wait for 20 endpoints more", d.Waiting)
+	}
+}
+
 // TestModesOfManyAddressesChangeInSteps: the verdict of each frontend follows from the ipMode of its address.
 func TestModesOfManyAddressesChangeInSteps(t *testing.T) {
 	const addresses = 300

@@ -418,6 +418,9 @@ func eachPair[T any](have, want []T, compare func(h, w T) int, f func(h, w T)) {
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	switch {
 	case have != nil && s.waits(have, want):
+		if !s.again && have.Equal(want) {
+			return want
+		}
 		return have
 	case want == nil:
 		return s.remove(have)
