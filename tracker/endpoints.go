@@ -366,7 +366,7 @@ func (p *ServicePort) choose(all []candidate) {
 	l.Local = having(all, l.Serving, inLocal)
 	l.OnNode = having(all, l.Serving, onNode|inCluster, onNode|inLocal)
 	l.ClusterWeights, l.LocalWeights = weights(all, inCluster), weights(all, inLocal)
-	if l.Weighted() && max(len(l.Cluster), len(l.Local)) > MostWeighted && !p.hashes() {
+	if l.Weighted() && l.long() && !p.hashes() {
 		l.ClusterWeights, l.LocalWeights, l.Unweighted = nil, nil, true
 	}
 	p.Lists = l

@@ -225,8 +225,10 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 }
 
 func followWorld(t *testing.T, w *randomWorld) {
-	defer func(most, joint int) { mostWork, jointFrom = most, joint }(mostWork, jointFrom)
-	mostWork, jointFrom = one(w, mostWork, 1, 3, 10), one(w, jointFrom, 1, 4)
+	defer func(most, joint, weighted int) {
+		mostWork, jointFrom, mostWeighted = most, joint, weighted
+	}(mostWork, jointFrom, mostWeighted)
+	mostWork, jointFrom, mostWeighted = one(w, mostWork, 1, 3, 10), one(w, jointFrom, 1, 4), one(w, mostWeighted, 2, 5)
 	quota, now := one(w, 0, 0, 30, 100), started
 	tr, have := New(Config{NodeName: "node-a", AwaitSlices: one(w, 0, 10*time.Second), Quota: quota,
 		Clock: func() time.Time { return now }}), Delta{}

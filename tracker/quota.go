@@ -100,8 +100,8 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 			if s.timeout > 0 { // among the endpoints that affinity entries may name
 				d.base += times * lists * served
 			}
-			if uneven && served > 0 && served <= MostWeighted && !s.settings.Maglev {
-				d.slots += times * lists * served * maglev.PlacesEach(served)
+			if few := min(served, MostWeighted); uneven && few > 0 && !s.settings.Maglev {
+				d.slots += times * lists * few * maglev.PlacesEach(few)
 			}
 		}
 	}

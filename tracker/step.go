@@ -603,6 +603,11 @@ func (l weightedList) common(others []netip.AddrPort) weightedList {
 func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	hadCluster, hadLocal := weightedList{have.Cluster, have.ClusterWeights}, weightedList{have.Local, have.LocalWeights}
 	cluster, local := weightedList{to.Cluster, to.ClusterWeights}, weightedList{to.Local, to.LocalWeights}
+	if !to.hashes() && (have.long() || to.long()) { // the steps between them have no weights
+		for _, l := range []*weightedList{&hadCluster, &hadLocal, &cluster, &local} {
+			l.weights = nil
+		}
+	}
 	switch {
 	case stays:
 		cluster, local = hadCluster, hadLocal

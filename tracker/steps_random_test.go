@@ -254,9 +254,13 @@ func (w *stepWorld) note(format string, args ...any) {
 }
 
 func (w *stepWorld) run(t *testing.T) {
-	defer func(most, joint int) { mostWork, jointFrom = most, joint }(mostWork, jointFrom)
+	defer func(most, joint, weighted int) {
+		mostWork, jointFrom, mostWeighted = most, joint, weighted
+	}(mostWork, jointFrom, mostWeighted)
 	mostWork, jointFrom = one(w.randomWorld, mostWork, 200, 10, 40), one(w.randomWorld, jointFrom, 4, 30)
-	w.note("%d elements in a step, lists are shared from %d on", mostWork, jointFrom)
+	mostWeighted = one(w.randomWorld, mostWeighted, 2, 5)
+	w.note("%d elements in a step, lists are shared from %d on, and have no weights beyond %d", mostWork, jointFrom,
+		mostWeighted)
 	tr := New(Config{NodeName: "node-a", Clock: func() time.Time { return w.now },
 		CPUTime: func() time.Duration { return 0 }})
 	tr.Take()

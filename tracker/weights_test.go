@@ -32,9 +32,46 @@ func TestMostWeighted(t *testing.T) {
 		}
 		must(t, tr.SetSlice(slice))
 		p := tr.Take().Changed[0]
+		for d := tr.Take(); len(d.Changed) > 0; d = tr.Take() {
+			p = d.Changed[0]
+		}
 		if len(p.Cluster) != tt.endpoints || p.Unweighted != tt.unweighted || p.Weighted() == tt.unweighted {
 			t.Errorf("%d endpoints: %d in the list, without weights %v, with weights %v", tt.endpoints, len(p.Cluster),
 				p.Unweighted, p.Weighted())
+		}
+	}
+}
+
+// TestStepsAcrossMostWeighted: a list with weights changes at once, but not when it becomes one that is too long for
+// weights, or was one.
+func TestStepsAcrossMostWeighted(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetSlice(weighing(newSlice("web-1", newEndpoint("10.0.0.1")), "3")))
+		must(t, tr.SetSlice(newSlice("web-2", newEndpoint("10.0.0.2"))))
+	})
+	for _, endpoints := range []int{10 * mostWork, 1} {
+		slice := newSlice("web-2")
+		for i := range endpoints {
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d", 1+i/50_000, i/250%200, 1+i%250)))
+		}
+		must(t, tr.SetSlice(slice))
+		steps, before := 0, tr.entries[objectName{"shop", "web"}].out[0]
+		for ; steps < 100; steps++ {
+			d := tr.Take()
+			if len(d.Changed) == 0 {
+				break
+			}
+			after := d.Changed[0]
+			if gone, come := differingEndpoints(before, after); gone+come > mostWork+MostWeighted {
+				t.Errorf("one step: %d endpoints go, %d come", gone, come)
+			}
+			before = after
+		}
+		if long := endpoints > 1; len(before.Cluster) != endpoints+1 || before.Unweighted != long ||
+			before.Weighted() == long || steps < 5 || steps == 100 {
+			t.Errorf("%d endpoints after %d steps, without weights %v", len(before.Cluster), steps, before.Unweighted)
 		}
 	}
 }

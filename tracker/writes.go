@@ -25,6 +25,9 @@ const (
 // places for each, and changes with one commit.
 const MostWeighted = 1024
 
+// mostWeighted is MostWeighted. Random tests lower it.
+var mostWeighted = MostWeighted
+
 // slotsPerElement is how many slots of a table are computed in the time that the kernel takes for an element.
 const slotsPerElement = 100
 
@@ -128,6 +131,9 @@ func (p *ServicePort) lists() int {
 	}
 	return n
 }
+
+// long reports whether a list has too many endpoints for weights.
+func (l *Lists) long() bool { return max(len(l.Cluster), len(l.Local)) > mostWeighted }
 
 // Weighted reports whether endpoints have different weights.
 func (l *Lists) Weighted() bool { return l.ClusterWeights != nil || l.LocalWeights != nil }
