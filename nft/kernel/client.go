@@ -64,8 +64,8 @@ func (k *Client) Sent() Traffic { return k.traffic }
 func (k *Client) Close() error { return k.socket.close() }
 
 // Commit makes the kernel apply the batch: all of it, or nothing if Commit returns an *OpError or a
-// *BatchError. After ErrUnknownOutcome either may be true, or a part may be done. Commit looks at ctx before it sends; a
-// batch that has been sent cannot be cancelled. It does not send an empty batch.
+// *BatchError. After ErrUnknownOutcome either may be true, or a part may be done. Commit looks at ctx
+// before it sends; a batch that has been sent cannot be cancelled. It does not send an empty batch.
 //
 // Without a Generation, Commit sends up to three batches: packets must find no empty chain, and no empty list (see
 // change.Phases).

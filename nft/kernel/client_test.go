@@ -150,7 +150,8 @@ func TestRefusalOfLastPhase(t *testing.T) {
 			Elements: []nft.KeyedElement{{Key: string(make([]byte, endpoints.KeyLen(nft.IP)))}}},
 	}}
 	err := k.Commit(t.Context(), refused)
-	if !errors.Is(err, ErrUnknownOutcome) || errors.As(err, new(*OpError)) || !strings.Contains(err.Error(), "endpoints-tcp") {
+	if !errors.Is(err, ErrUnknownOutcome) || errors.As(err, new(*OpError)) ||
+		!strings.Contains(err.Error(), "endpoints-tcp") {
 		t.Fatalf("deleting an element that does not exist: %v", err)
 	}
 	tables, _, err := k.Read(t.Context())

@@ -10,10 +10,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
-// ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost, or that the kernel has refused the last
-// phase of it: all of the batch may have been done, a part of it, or nothing. Read finds out.
-var ErrUnknownOutcome = errors.New("the kernel's answer to a batch or to a part of it was lost, or it has refused the " +
-	"last part; read the tables back")
+// ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost, or that the kernel has refused the
+// last phase of it: all of the batch may have been done, a part of it, or nothing. Read finds out.
+var ErrUnknownOutcome = errors.New("the kernel's answer to a batch or to a part of it was lost, or it has refused " +
+	"the last part; read the tables back")
 
 // An OpError reports the operation for which the kernel refused a batch, or that cannot be encoded.
 type OpError = wire.OpError
