@@ -116,7 +116,7 @@ func Arrange(have Places, shown, p *tracker.ServicePort, local bool, by Method) 
 	}
 	list := Places{target: p.TargetPort}
 	switch {
-	case weights != nil:
+	case weights != nil && len(want) <= tracker.MostWeighted: // a hash that the kernel lacks would follow more
 		each := maglev.PlacesEach(len(weights))
 		if by.Rough {
 			each = maglev.FewPlacesEach

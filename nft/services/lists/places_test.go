@@ -52,3 +52,19 @@ func TestSlotsOfOthersStay(t *testing.T) {
 		}
 	}
 }
+
+// TestMostWeighted: weights of more endpoints, which a hash follows, do not make lists longer where chance chooses.
+func TestMostWeighted(t *testing.T) {
+	for _, n := range []int{tracker.MostWeighted, tracker.MostWeighted + 1} {
+		p := &tracker.ServicePort{Lists: new(tracker.Lists)}
+		for i := range n {
+			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8080))
+			p.ClusterWeights = append(p.ClusterWeights, uint16(89+8*(i%2)))
+		}
+		first := Arrange(Places{}, nil, p, false, Method{})
+		again := Arrange(first, p, p, false, Method{})
+		if long := first.Len() > n; long != (n <= tracker.MostWeighted) || again.Len() != first.Len() {
+			t.Errorf("%d endpoints have %d places, then %d", n, first.Len(), again.Len())
+		}
+	}
+}
