@@ -99,6 +99,11 @@ func (d *differ) create(want, old *nft.Table) {
 }
 
 func (d *differ) table(have, want *nft.Table) {
+	d.around(have, want, func() { d.changedElements(have, want) })
+}
+
+// around is table with another way to find the elements in which the tables differ.
+func (d *differ) around(have, want *nft.Table, elements func()) {
 	if have.Orphaned && want.Owned { // the committing socket becomes the owner
 		d.add(nft.Op{Verb: nft.Add, Table: want})
 	}
@@ -114,7 +119,7 @@ func (d *differ) table(have, want *nft.Table) {
 			d.add(nft.Op{Verb: nft.Add, Chain: chain, Rules: chain.Rules})
 		}
 	}
-	d.changedElements(have, want)
+	elements()
 	d.oldChains(have, want)
 	d.sets(nft.Delete, have, want)
 }

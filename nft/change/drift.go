@@ -177,16 +177,16 @@ func (j *Journal) Damaged() (n int) {
 		return 1
 	}
 	have, want := j.pending()
-	for name, set := range want.Sets {
-		if have.Sets[name] == nil {
-			n++
+	n = extra(want.Sets, have.Sets) + extra(have.Sets, want.Sets)
+	for name, touched := range j.elements {
+		set := j.Table.Sets[name]
+		if set == nil || want.Sets[name] != nil && have.Sets[name] == nil { // the set counts, and not what it holds
 			continue
 		}
-		n += len(missing(set.Map, have.Sets[name].Map)) + extra(have.Sets[name].Map, set.Map)
-	}
-	for name := range have.Sets {
-		if want.Sets[name] == nil {
-			n++
+		for key, before := range touched {
+			if now, present := set.Map[key]; !same(before, now, present) {
+				n++
+			}
 		}
 	}
 	for name, chain := range want.Chains {

@@ -179,18 +179,30 @@ func (j *Journal) touchSet(name string) {
 // touched reports whether anything has changed since the last commit.
 func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+len(j.chains) > 0 }
 
-// Changes appends the operations for what was touched. Elements need no order among chains and
-// sets. If only elements were touched, there is no comparison by Diff: it would cost a change of one element 33
-// allocations and 5 µs more, beside 4 µs for the rest of its compilation and 4 to 8 µs for its commit.
+// Changes appends the operations for what was touched. It finds the elements without Diff, which takes twice as long for
+// many, and 33 allocations and 5 µs more for one, beside 4 µs for the rest of its compilation and 4 to 8 µs for its
+// commit.
 func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	d := differ{family: j.Table.Family, ops: ops}
-	if j.gone || len(j.sets)+len(j.chains) > 0 || j.orphaned() {
-		d.tables(j.pending())
-		return d.ops
+	switch {
+	case j.gone:
+		d.tables(j.found, j.Table)
+	case len(j.sets)+len(j.chains) > 0 || j.orphaned():
+		have, want := j.pending()
+		d.around(have, want, func() { j.changedElements(&d) })
+	default:
+		j.changedElements(&d)
 	}
+	return d.ops
+}
+
+// changedElements adds the operations for elements that were touched, in sets that are wanted.
+func (j *Journal) changedElements(d *differ) {
 	names := make([]string, 0, 4)
 	for name := range j.elements {
-		names = append(names, name)
+		if j.Table.Sets[name] != nil {
+			names = append(names, name)
+		}
 	}
 	if len(names) > 1 {
 		slices.SortFunc(names, func(a, b string) int { return nft.CompareSets(j.Table.Sets[a].Set, j.Table.Sets[b].Set) })
@@ -203,7 +215,7 @@ func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 		var gone, come []nft.KeyedElement
 		for key, before := range j.elements[name] {
 			now, present := set.Map[key]
-			if before != nil && present && before.Equal(now) {
+			if same(before, now, present) {
 				continue
 			}
 			if before != nil {
@@ -216,38 +228,32 @@ func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 		d.list(nft.Delete, set.Set, gone)
 		d.list(nft.Add, set.Set, come)
 	}
-	return d.ops
+}
+
+// same reports whether a set holds an element as before, nil if it did not.
+func same(before *nft.Element, now nft.Element, present bool) bool {
+	return (before != nil) == present && (!present || before.Equal(now))
 }
 
 // orphaned reports whether the next batch makes the committing socket the table's owner.
 func (j *Journal) orphaned() bool { return j.found != nil && j.found.Orphaned && j.Table.Owned }
 
-// pending returns the touched part of the table, as it was and as it is wanted: all that Diff
-// needs.
+// pending returns the touched chains and sets, as they were and as they are wanted, without elements.
 func (j *Journal) pending() (have, want *nft.Table) {
-	if j.gone {
-		return j.found, j.Table
-	}
 	have, want = nft.NewTable(j.Table.Family), nft.NewTable(j.Table.Family)
 	if j.orphaned() {
 		have.Owned, have.Orphaned, want.Owned = true, true, true
 	}
-	for name := range j.sets {
-		if !j.waits(j.Table.Sets[name] != nil) {
-			j.pendingSet(name, have, want)
+	for name, before := range j.sets {
+		now := j.Table.Sets[name]
+		if j.waits(now != nil) {
+			continue
 		}
-	}
-	for name := range j.elements {
-		if !j.waits(j.Table.Sets[name] != nil) {
-			j.pendingSet(name, have, want)
-			for key, old := range j.elements[name] {
-				if old != nil {
-					have.Sets[name].Map[key] = *old
-				}
-				if element, ok := j.Table.Elements(name)[key]; ok {
-					want.Sets[name].Map[key] = element
-				}
-			}
+		if before != nil {
+			have.Sets[name] = &nft.Elements{Set: before.Set}
+		}
+		if now != nil {
+			want.Sets[name] = &nft.Elements{Set: now.Set}
 		}
 	}
 	for name, old := range j.chains {
@@ -266,20 +272,6 @@ func (j *Journal) pending() (have, want *nft.Table) {
 
 // waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog.
 func (j *Journal) waits(wanted bool) bool { return !wanted && j.backlog != nil }
-
-func (j *Journal) pendingSet(name string, have, want *nft.Table) {
-	now, present := j.Table.Sets[name]
-	before, touched := j.sets[name]
-	if !touched {
-		before = now
-	}
-	if before != nil && have.Sets[name] == nil {
-		have.Sets[name] = &nft.Elements{Set: before.Set, Map: make(map[string]nft.Element)}
-	}
-	if present && want.Sets[name] == nil {
-		want.Sets[name] = &nft.Elements{Set: now.Set, Map: make(map[string]nft.Element)}
-	}
-}
 
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
