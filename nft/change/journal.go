@@ -179,9 +179,9 @@ func (j *Journal) touchSet(name string) {
 // touched reports whether anything has changed since the last commit.
 func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+len(j.chains) > 0 }
 
-// Changes appends the operations for what was touched. It finds the elements without Diff, which takes twice as long for
-// many, and 33 allocations and 5 µs more for one, beside 4 µs for the rest of its compilation and 4 to 8 µs for its
-// commit.
+// Changes appends the operations for what was touched. It finds the elements without Diff, which takes twice as long
+// for many, and 33 allocations and 5 µs more for one, beside 4 µs for the rest of its compilation and 4 to 8 µs for
+// its commit.
 func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	d := differ{family: j.Table.Family, ops: ops}
 	switch {
