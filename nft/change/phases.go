@@ -47,37 +47,48 @@ func Phases(b *nft.Batch) (first, rest, last nft.Batch) {
 	rest = *b
 	rest.Ops = nil
 	for _, op := range b.Ops {
-		chains, prepares := fresh[op.Family], op.Verb == nft.Add && op.Elements == nil && op.Table == nil
-		switch {
-		case prepares && len(chains) > 0 && (op.Chain == nil || chains[op.Chain.Name]):
+		switch chains := fresh[op.Family]; {
+		case op.Verb == nft.Add && op.Elements == nil && len(chains) > 0 && (op.Chain == nil || chains[op.Chain.Name]):
 			first.Ops = append(first.Ops, op)
-		case op.Verb != nft.Delete || op.Set == nil || slices.Contains(whole, op.Family),
-			op.Elements == nil && stays[place{op.Family, op.Set.Name, ""}]:
-			rest.Ops = append(rest.Ops, op)
-		case op.Elements == nil:
-			last.Ops = append(last.Ops, op)
+		case op.Verb == nft.Delete && op.Set != nil && !slices.Contains(whole, op.Family):
+			now, later := divide(op, stays)
+			rest.Ops, last.Ops = append(rest.Ops, now...), append(last.Ops, later...)
 		default:
-			now, later := op, op
-			now.Elements, later.Elements = nil, nil
-			for _, e := range op.Elements {
-				if endsChoice(op.Set, e.Key) && !stays[place{op.Family, op.Set.Name, e.Key}] {
-					later.Elements = append(later.Elements, e)
-				} else {
-					now.Elements = append(now.Elements, e)
-				}
-			}
-			if now.Elements != nil {
-				rest.Ops = append(rest.Ops, now)
-			}
-			if later.Elements != nil {
-				last.Ops = append(last.Ops, later)
-			}
+			rest.Ops = append(rest.Ops, op)
 		}
 	}
 	if rest.Empty() && first.Empty() {
 		return nft.Batch{}, last, nft.Batch{}
 	}
 	return first, rest, last
+}
+
+// divide splits the removal of a set, or of elements, into what is removed at once and what is removed last. stays is
+// what the batch adds again: it is replaced at once.
+func divide(op nft.Op, stays map[place]bool) (now, later []nft.Op) {
+	if op.Elements == nil {
+		if stays[place{op.Family, op.Set.Name, ""}] {
+			return []nft.Op{op}, nil
+		}
+		return nil, []nft.Op{op}
+	}
+	var soon, late []nft.KeyedElement
+	for _, e := range op.Elements {
+		if endsChoice(op.Set, e.Key) && !stays[place{op.Family, op.Set.Name, e.Key}] {
+			late = append(late, e)
+		} else {
+			soon = append(soon, e)
+		}
+	}
+	if soon != nil {
+		op.Elements = soon
+		now = []nft.Op{op}
+	}
+	if late != nil {
+		op.Elements = late
+		later = []nft.Op{op}
+	}
+	return now, later
 }
 
 // endsChoice reports whether the choice of an endpoint may end with the element: with the first place of a list, or
