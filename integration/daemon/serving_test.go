@@ -105,7 +105,7 @@ func TestServingInKernel(t *testing.T) {
 		`kube_nft_elements{ip_family="IPv4",set="services"} 1`, `kube_nft_batches_total 1`,
 		`kube_nft_scrape_failures_total 0`)
 
-	write(false) // the policy's chain is new, and comes in a batch of its own first; the endpoint goes in one of its own
+	write(false) // the policy's chain is made in a batch of its own first, and the endpoint removed in one of its own last
 	awaitCode(t, proxy, "192.0.2.1:31000", "/", 503)
 	checkScrape(t, `kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 1`,
 		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`, `kube_nft_batches_total 4`)
