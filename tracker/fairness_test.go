@@ -397,8 +397,8 @@ func TestDemands(t *testing.T) {
 
 // TestDemandOfWeights: what an endpoint counts as if two EndpointSlices differ in weight.
 func TestDemandOfWeights(t *testing.T) {
-	for _, tt := range []struct{ endpoints, places int }{{2, 2 * 64}, {64, 64 * 64}, {257, 257 * 15}, {1024, 4096},
-		{1025, 4096}} {
+	for _, tt := range []struct{ endpoints, places int }{{2, 2 * 64}, {32, 32 * 64}, {257, 257 * 7}, {512, 2048},
+		{513, 2048}} {
 		tr := newTracker(Config{Quota: 1 << 20})
 		must(t, tr.SetService(newService()))
 		light, heavy := weighing(newSlice("web-1", newEndpoint("10.1.0.1")), "1"), weighing(newSlice("web-2"), "2")
@@ -409,7 +409,7 @@ func TestDemandOfWeights(t *testing.T) {
 		must(t, tr.SetSlice(heavy))
 		tr.Take()
 		want := 8 + 2*4 + tt.endpoints + tt.places
-		if tt.endpoints >= 1024 {
+		if tt.endpoints >= jointFrom {
 			want += 2 // as for ports that share their lists
 		}
 		if got := tr.namespaces["shop"].demand; got != want {

@@ -23,7 +23,7 @@ const (
 
 // MostWeighted is how many endpoints of a port may have weights where chance chooses: a list with weights has several
 // places for each, and changes with one commit.
-const MostWeighted = 1024
+const MostWeighted = 512
 
 // mostWeighted is MostWeighted. Random tests lower it.
 var mostWeighted = MostWeighted

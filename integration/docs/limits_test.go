@@ -27,7 +27,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"is up to 65,521 elements", "nft/maglev/maglev.go", "MaxSize = 65521"},
 		{"Beyond 10,000, each endpoint", "tracker/quota.go", "longList = 10_000"},
 		{"of a list counts as ten", "tracker/quota.go", "longElements = 10"},
-		{"More than 1,024 endpoints have equal shares", "tracker/writes.go", "MostWeighted = 1024"},
+		{"More than 512 endpoints have equal shares", "tracker/writes.go", "MostWeighted = 512"},
 		{"From 4,001 slots", "tracker/writes.go", "StagedSlots = 4001"},
 		{"up to 1,000 elements with each commit", "nft/services/lists.go", "stagedFrom = tracker.CommitElements"},
 		{"more than 8,000 slots", "nft/services/lists/shared.go", "8*w.settings.StagedFrom"},

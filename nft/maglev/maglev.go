@@ -215,9 +215,9 @@ func quotas(n int, weights []uint16, places int) []int {
 // FewPlacesEach bounds the places of Places where places are scarce, as many for each endpoint.
 const FewPlacesEach = 4
 
-// PlacesEach is the usual bound for n endpoints. Of a long list it leaves 4,096: a change of weights
-// writes little more elements than that, and is one commit.
-func PlacesEach(n int) int { return max(FewPlacesEach, min(64, 4096/max(n, 1))) }
+// PlacesEach is the usual bound for n endpoints. Of a long list it leaves 2,048: a change of weights
+// replaces all of them at most, and is one commit.
+func PlacesEach(n int) int { return max(FewPlacesEach, min(64, 2048/max(n, 1))) }
 
 // Places returns how often each endpoint has to stand in a list of which every place is equally
 // likely, so that it is chosen in proportion to its weight: at least once. The lists are as short as

@@ -201,7 +201,7 @@ func TestWeightsOfFrontends(t *testing.T) {
 		r.Committed()
 		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{weighted(weight)}})
 		batch := r.Changes()
-		if n := batch.ElementCount(); n > 4096+4*256 {
+		if n := batch.ElementCount(); n > 2*2048+4*256 {
 			t.Errorf("a change to weight %d is %d elements", weight, n)
 		}
 	}

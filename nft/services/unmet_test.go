@@ -111,7 +111,7 @@ func TestUnweighted(t *testing.T) {
 	}
 	r.Apply(delta)
 	told, standing := r.Unmet()
-	const want = "metadata.annotations[kube-nft.io/weight] of its EndpointSlices: port http (IPv4) has more than 1024 " +
+	const want = "metadata.annotations[kube-nft.io/weight] of its EndpointSlices: port http (IPv4) has more than 512 " +
 		"endpoints; each gets an equal share"
 	if len(told) != 1 || !strings.Contains(told[0].Error(), want) || standing != 1 {
 		t.Errorf("reported %v, %d stand; want %q", told, standing, want)
