@@ -760,7 +760,7 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, ea
 		return have
 	}
 	gone, come := differing(have, want, compare)
-	if n := gone*each.goes + come*each.comes; n <= s.left && s.adds {
+	if n := gone*each.goes + come*each.comes; n <= s.left && (s.adds || come == 0) {
 		s.left -= n
 		return want
 	}
