@@ -19,8 +19,8 @@ import (
 // logPort makes up a Service port that differs from those of other arguments.
 func logPort(i int, addr byte) *tracker.ServicePort {
 	id := tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("svc-%03d", i), Protocol: tracker.TCP, Family: tracker.IPv4}
-	return &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, Port: 80,
-		ClusterIP: netip.AddrFrom4([4]byte{10, 96, addr, byte(i)})}
+	return &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id, Port: 80,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 96, addr, byte(i)})}, Lists: new(tracker.Lists)}
 }
 
 // TestLinesOfManyCommits: however many commits there are, info has one line for the start and

@@ -21,8 +21,8 @@ func TestLogConflicts(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	port := func(name, addr string) *tracker.ServicePort {
 		id := tracker.PortID{Namespace: "d", Service: name, Protocol: tracker.UDP, Family: tracker.IPv4}
-		return &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, UID: name, Port: 53, NodePort: 30053,
-			ClusterIP: netip.MustParseAddr(addr)}
+		return &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id, UID: name, Port: 53, NodePort: 30053,
+			ClusterIP: netip.MustParseAddr(addr)}, Lists: new(tracker.Lists)}
 	}
 	i, j := port("i", "10.96.0.1"), port("j", "10.96.0.2")
 	c, ruleset := newConflictLog(zap.New(core)), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})

@@ -86,12 +86,13 @@ func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.D
 func manyServices(services, endpoints int) tracker.Delta {
 	delta := tracker.Delta{}
 	for i := range services {
-		p := &tracker.ServicePort{
-			Lists: new(tracker.Lists),
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
-			UID: fmt.Sprintf("uid-%d", i), Port: 80, HasEndpoints: true,
+			UID: fmt.Sprintf("uid-%d", i), Port: 80,
 			ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}),
+		},
+			Lists: new(tracker.Lists), HasEndpoints: true,
 		}
 		for e := range endpoints {
 			n := i*endpoints + e

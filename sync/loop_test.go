@@ -97,8 +97,8 @@ func (f *feed) add(service string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4}
-	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, Port: 80,
-		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, byte(len(service))})}
+	port := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id, Port: 80,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, byte(len(service))})}, Lists: new(tracker.Lists)}
 	f.deltas = append(f.deltas, tracker.Delta{Changed: []*tracker.ServicePort{port},
 		Oldest: time.Now()})
 }

@@ -100,9 +100,10 @@ func (k *picky) endpointsHeld() map[netip.Addr]bool {
 }
 
 func portWith(service string, number byte, endpoint byte) *tracker.ServicePort {
-	p := &tracker.ServicePort{
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID:   tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4},
-		Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, number}), HasEndpoints: true,
+		Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, number}),
+	}, HasEndpoints: true,
 		Lists: &tracker.Lists{Cluster: []netip.AddrPort{netip.AddrPortFrom(pod(endpoint), 8080)}},
 	}
 	p.Serving = p.Cluster
@@ -330,9 +331,8 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 			b := start(t, k, Options{}, append(portsWithRanges([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
 			after := portsWithRanges([2]byte{3, 4}, "20.0.9.0/24")
 			b.change(after...)
-			added := *after[0]
-			added.ID.Port, added.Port = "c", 90
-			b.change(&added, portWith("other", 2, 8))
+			added := after[0].With(func(spec *tracker.PortSpec) { spec.ID.Port, spec.Port = "c", 90 })
+			b.change(added, portWith("other", 2, 8))
 			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.1.0" || b.loop.ruleset.Port(added.ID) != nil {
 				t.Errorf("unnamed %v: source ranges %q; the new port: %v", unnamed, got, b.loop.ruleset.Port(added.ID))
 			}

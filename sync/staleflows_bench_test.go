@@ -105,12 +105,12 @@ func quiet(n int) *tracker.ServicePort { return movedTo(tracker.TCP, 1, n) }
 func flapping(n int) *tracker.ServicePort { return movedTo(tracker.UDP, 2, n) }
 
 func movedTo(protocol tracker.Protocol, number byte, n int) *tracker.ServicePort {
-	p := &tracker.ServicePort{
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("moving-%d", number), Protocol: protocol,
 			Family: tracker.IPv4},
 		Port:      53,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 250, number}),
-	}
+	}}
 	list := []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, number, byte(n)}), 5353)}
 	p.HasEndpoints, p.Lists = true, &tracker.Lists{Cluster: list, Serving: list}
 	return p

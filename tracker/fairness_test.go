@@ -441,7 +441,7 @@ func TestDemandOfLongLists(t *testing.T) {
 // TestWritesOfWeights: where the frontends of a port do not share a short list with weights, each of them counts.
 func TestWritesOfWeights(t *testing.T) {
 	list := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")}
-	p := &ServicePort{Lists: &Lists{Cluster: list, ClusterWeights: []uint16{1, 2}}}
+	p := &ServicePort{PortSpec: &PortSpec{}, Lists: &Lists{Cluster: list, ClusterWeights: []uint16{1, 2}}}
 	for i := range 300 {
 		p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{192, 0, byte(i / 250), byte(i % 250)}))
 	}
@@ -990,7 +990,8 @@ func TestDeletedServicesGiveWayTogether(t *testing.T) {
 // later one does.
 func TestMergeLeaving(t *testing.T) {
 	port := func(service string) *ServicePort {
-		return &ServicePort{ID: PortID{Namespace: "shop", Service: service}, HealthCheckNodePort: 30000, Lists: noLists}
+		return &ServicePort{Lists: noLists, PortSpec: &PortSpec{ID: PortID{Namespace: "shop", Service: service},
+			HealthCheckNodePort: 30000}}
 	}
 	web, other := port("web"), port("other")
 	d := Delta{Changed: []*ServicePort{web, other}}

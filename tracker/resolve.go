@@ -226,7 +226,7 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 		}
 		for i := range s.ports {
 			port := &s.ports[i]
-			p := &ServicePort{
+			p := PortSpec{
 				ID: PortID{Namespace: e.namespace, Service: e.name, Port: port.name, Protocol: port.protocol,
 					Family: f.family},
 				Created:             s.created,
@@ -243,7 +243,6 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 				HealthCheckNodePort: s.healthPort,
 				Settings:            s.settings,
 				WithoutSlots:        e.granted == withoutSlots,
-				Lists:               noLists,
 			}
 			if s.settings.SourceRangesForNodePorts && f.closed {
 				p.NodePort = 0
@@ -253,7 +252,13 @@ func (t *Tracker) portsOf(e *entry) []*ServicePort {
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.RangesForNodePort {
 				p.HasSourceRanges, p.Sources = true, ranges
 			}
-			ports[i*len(s.fronts)+j] = p
+			at := i*len(s.fronts) + j // endpoints change far more often than the rest, of maybe 10,000 ports at once
+			ports[at] = &ServicePort{Lists: noLists}
+			if at < len(e.out) && p.equal(e.out[at].PortSpec) {
+				ports[at].PortSpec = e.out[at].PortSpec
+			} else {
+				ports[at].PortSpec = new(p)
+			}
 		}
 	}
 	return ports

@@ -174,9 +174,7 @@ func (p *ServicePort) withRanges(ranges []netip.Prefix) *ServicePort {
 	if SameMemory(p.Sources, ranges) {
 		return p
 	}
-	q := *p
-	q.Sources = ranges
-	return &q
+	return p.With(func(spec *PortSpec) { spec.Sources = ranges })
 }
 
 // movesAlone reports whether a port does not move with others that share its lists, before or afterwards.
@@ -376,9 +374,7 @@ func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
 		if p == nil || !p.HasSourceRanges || sameList(p.Sources, next[lead[p.ID.Family]].Sources) {
 			continue
 		}
-		q := *p
-		q.Sources = next[lead[p.ID.Family]].Sources
-		if next[i] = &q; pairs[i][1] != nil && q.Equal(pairs[i][1]) {
+		if next[i] = p.withRanges(next[lead[p.ID.Family]].Sources); pairs[i][1] != nil && next[i].Equal(pairs[i][1]) {
 			next[i] = pairs[i][1]
 		}
 	}
@@ -483,9 +479,9 @@ func (s *stepper) remove(have *ServicePort) *ServicePort {
 
 // leaving is p while it is being removed.
 func (p *ServicePort) leaving() *ServicePort {
-	q := *p
-	q.Leaving, q.HealthCheckNodePort, q.LocalReady = true, 0, 0
-	return &q
+	q := p.With(func(spec *PortSpec) { spec.Leaving, spec.HealthCheckNodePort = true, 0 })
+	q.LocalReady = 0
+	return q
 }
 
 // bare is p with its cluster IP alone; with endpoints, if these cost nothing.
@@ -510,6 +506,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	if s.adds && s.left > 0 {
 		next = *to
 	}
+	next.PortSpec = new(*next.PortSpec)
 	frontend := price{comes: s.counted(to).eachFrontend(), goes: s.counted(have).eachFrontend()}
 	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare, frontend)
 	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare, frontend)
@@ -538,6 +535,11 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	s.setSourceRanges(&next, had, want, left > 0)
 	if !next.hasEndpoints() {
 		next.TargetPort = 0
+	}
+	for _, known := range []*ServicePort{have, to} {
+		if next.PortSpec.equal(known.PortSpec) {
+			next.PortSpec = known.PortSpec
+		}
 	}
 	is := &next
 	if next.Equal(want) || !stays && next.TargetPort != want.TargetPort && next.Equal(to) {
@@ -624,7 +626,10 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		}
 		cluster, local = remaining(hadCluster, cluster, inCluster), remaining(hadLocal, local, inLocal)
 	}
-	if next.ExternalLocal = next.ExternalLocal && next.External(); !next.InternalLocal && !next.ExternalLocal {
+	if next.ExternalLocal && !next.External() {
+		next.ExternalLocal = false
+	}
+	if !next.InternalLocal && !next.ExternalLocal {
 		local = weightedList{}
 	}
 	next.Lists = between(cluster, local, have.Lists, to.Lists)
@@ -834,11 +839,11 @@ func comparePrefixes(a, b netip.Prefix) int {
 
 // bare returns p with its cluster IP alone, and without endpoints.
 func (p *ServicePort) bare() *ServicePort {
-	return &ServicePort{
+	return &ServicePort{Lists: noLists, PortSpec: &PortSpec{
 		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
 		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Several: p.Several, Settings: p.Settings,
-		WithoutSlots: p.WithoutSlots, Leaving: p.Leaving, Lists: noLists,
-	}
+		WithoutSlots: p.WithoutSlots, Leaving: p.Leaving,
+	}}
 }
 
 // differing returns how many values only the first of two sorted lists has, and how many only the second.

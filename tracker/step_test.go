@@ -18,8 +18,11 @@ func TestOneStep(t *testing.T) {
 		return list
 	}
 	port := func(target uint16, octets []byte, edits ...func(p *ServicePort)) *ServicePort {
-		p := &ServicePort{ID: PortID{Port: "a", Protocol: TCP, Family: IPv4}, Port: 80, TargetPort: target,
-			ClusterIP: netip.MustParseAddr("10.96.0.1"), Lists: &Lists{Cluster: list(octets...)}, HasEndpoints: true}
+		p := &ServicePort{
+			PortSpec: &PortSpec{ID: PortID{Port: "a", Protocol: TCP, Family: IPv4}, Port: 80,
+				ClusterIP: netip.MustParseAddr("10.96.0.1")},
+			TargetPort: target, Lists: &Lists{Cluster: list(octets...)}, HasEndpoints: true,
+		}
 		p.Serving, p.OnNode = p.Cluster, slices.DeleteFunc(slices.Clone(p.Cluster), func(ep netip.AddrPort) bool {
 			return !onNodeA(ep)
 		})
@@ -41,9 +44,7 @@ func TestOneStep(t *testing.T) {
 		p.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28"), netip.MustParsePrefix("192.0.2.64/28")}
 	}
 	twice := func(p *ServicePort) []*ServicePort {
-		q := *p
-		q.ID.Port, q.Port = "b", 81
-		return []*ServicePort{p, &q}
+		return []*ServicePort{p, p.With(func(spec *PortSpec) { spec.ID.Port, spec.Port = "b", 81 })}
 	}
 	few, others := []byte{1, 2, 3}, []byte{4, 5, 6}
 	var many, manyOthers []byte

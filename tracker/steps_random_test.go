@@ -407,13 +407,13 @@ func (w *stepWorld) checkStep(t *testing.T, next map[PortID]*ServicePort, owing 
 			continue
 		}
 		if !sameService(now, had) {
-			had = &ServicePort{Lists: noLists}
+			had = &ServicePort{PortSpec: &PortSpec{}, Lists: noLists}
 			if owing {
 				t.Errorf("%v: comes while its namespace owes", id)
 			}
 		}
 		if !sameService(now, want) {
-			want = &ServicePort{Lists: noLists}
+			want = &ServicePort{PortSpec: &PortSpec{}, Lists: noLists}
 			if !now.Leaving {
 				t.Errorf("%v: is not wanted, and does not give way", id)
 			}
@@ -568,5 +568,5 @@ func withoutLists(p *ServicePort) *ServicePort {
 	if p == nil {
 		return nil
 	}
-	return p.withListsOf(&ServicePort{Lists: noLists}, 0)
+	return p.withListsOf(&ServicePort{PortSpec: &PortSpec{}, Lists: noLists}, 0)
 }

@@ -21,8 +21,9 @@ func TestTakeReturnsCompletePorts(t *testing.T) {
 	tr := newTracker(Config{})
 	must(t, tr.SetService(newService()))
 	must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.2", "10.0.0.1 node=node-a")...)))
-	want := &ServicePort{
+	want := &ServicePort{PortSpec: &PortSpec{
 		ID: webHTTP, Created: started, UID: "uid-web", Port: 80, ClusterIP: netip.MustParseAddr("172.30.0.1"),
+	},
 		Lists: &Lists{
 			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},
 			Serving: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")},

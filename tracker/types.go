@@ -88,9 +88,29 @@ func (id PortID) Compare(other PortID) int {
 
 // A ServicePort is what one port of a Service means on this node, in one family: where it can be
 // reached and which endpoints serve it there. Traffic policies, conditions and topology are already
-// resolved. No caller may write to it, to its Lists, which other ports share, or to its slices once Take has returned
-// it. The slices are sorted and free of duplicates.
+// resolved. No caller may write to it, to its PortSpec, to its Lists, which other ports share, or to its
+// slices once Take has returned it; see With. The slices are sorted and free of duplicates.
 type ServicePort struct {
+	*PortSpec // never nil; mostly the same one while endpoints come and go
+
+	// Lists are the endpoints; never nil. Ports of a Service with the same endpoints have the same Lists: a Service with
+	// many ports and many endpoints has its endpoints once.
+	*Lists
+	// TargetPort is the port of all endpoints. Then those in Lists have port 0. See Endpoints. 0: there are no endpoints,
+	// or their ports differ and stand in Lists.
+	TargetPort uint16
+
+	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node whose
+	// weight is not 0. If so, an empty list means drop, otherwise reject.
+	HasEndpoints bool
+
+	// LocalReady counts the distinct addresses of ready endpoints on this node over all
+	// ports of the Service in this family; 0 without a HealthCheckNodePort.
+	LocalReady int
+}
+
+// A PortSpec is what a Service says of one of its ports in one family, whatever its endpoints.
+type PortSpec struct {
 	ID PortID
 
 	// Created and UID order Services that claim one frontend: the older one wins, then
@@ -125,23 +145,9 @@ type ServicePort struct {
 	Affinity time.Duration
 	Several  bool
 
-	// Lists are the endpoints; never nil. Ports of a Service with the same endpoints have the same Lists: a Service with
-	// many ports and many endpoints has its endpoints once.
-	*Lists
-	// TargetPort is the port of all endpoints. Then those in Lists have port 0. See Endpoints. 0: there are no endpoints,
-	// or their ports differ and stand in Lists.
-	TargetPort uint16
-
-	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node whose
-	// weight is not 0. If so, an empty list means drop, otherwise reject.
-	HasEndpoints bool
-
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
-	// LocalReady counts the distinct addresses of ready endpoints on this node over all
-	// ports of the Service in this family; 0 without such a server.
 	// Source: spec.healthCheckNodePort of type LoadBalancer with external policy Local.
 	HealthCheckNodePort uint16
-	LocalReady          int
 
 	// Settings are what the Service asks for by annotations.
 	Settings Settings
@@ -154,6 +160,14 @@ type ServicePort struct {
 	// GivenUp are those of LoadBalancers and ExternalIPs, sorted, that the Service does not have any more. A later step
 	// removes them. Any other Service that claims one of them takes precedence there.
 	GivenUp []netip.Addr
+}
+
+// With returns p with a changed copy of its PortSpec.
+func (p *ServicePort) With(change func(spec *PortSpec)) *ServicePort {
+	q := *p
+	q.PortSpec = new(*p.PortSpec)
+	change(q.PortSpec)
+	return &q
 }
 
 // ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
@@ -172,7 +186,7 @@ func (a age) compare(b age) int {
 }
 
 // Frontends returns at how many places clients reach the port.
-func (p *ServicePort) Frontends() int {
+func (p *PortSpec) Frontends() int {
 	n := 1 + len(p.LoadBalancers) + len(p.ExternalIPs)
 	if p.NodePort != 0 {
 		n++
@@ -181,7 +195,7 @@ func (p *ServicePort) Frontends() int {
 }
 
 // External reports whether the port can be reached at more than its cluster IP.
-func (p *ServicePort) External() bool {
+func (p *PortSpec) External() bool {
 	return p.Frontends() > 1
 }
 
@@ -192,17 +206,19 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 
 // EqualBesideEndpoints reports whether p and q mean the same but for their Lists and TargetPort.
 func (p *ServicePort) EqualBesideEndpoints(q *ServicePort) bool {
-	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
-		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
-		p.HasSourceRanges == q.HasSourceRanges && p.RangesForNodePort == q.RangesForNodePort &&
-		p.InternalLocal == q.InternalLocal &&
-		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.Several == q.Several &&
-		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
-		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
-		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&
-		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
-		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		sameList(p.Sources, q.Sources)
+	return p.HasEndpoints == q.HasEndpoints && p.LocalReady == q.LocalReady && p.PortSpec.equal(q.PortSpec)
+}
+
+// equal reports whether s and o mean the same. Mostly they are the same.
+func (s *PortSpec) equal(o *PortSpec) bool {
+	return s == o || s.ID == o.ID && s.Created.Equal(o.Created) && s.UID == o.UID &&
+		s.Port == o.Port && s.ClusterIP == o.ClusterIP && s.NodePort == o.NodePort &&
+		s.HasSourceRanges == o.HasSourceRanges && s.RangesForNodePort == o.RangesForNodePort &&
+		s.InternalLocal == o.InternalLocal && s.ExternalLocal == o.ExternalLocal &&
+		s.Affinity == o.Affinity && s.Several == o.Several && s.HealthCheckNodePort == o.HealthCheckNodePort &&
+		s.Settings == o.Settings && s.WithoutSlots == o.WithoutSlots && s.Leaving == o.Leaving &&
+		slices.Equal(s.GivenUp, o.GivenUp) && slices.Equal(s.LoadBalancers, o.LoadBalancers) &&
+		slices.Equal(s.Routers, o.Routers) && slices.Equal(s.ExternalIPs, o.ExternalIPs) && sameList(s.Sources, o.Sources)
 }
 
 // A Node is what the proxy needs to know of its own node.

@@ -136,13 +136,14 @@ func TestHostileObjectsInKernel(t *testing.T) {
 // same shape as the one ten before.
 func plainPort(number int) *tracker.ServicePort {
 	host := netip.AddrFrom4([4]byte{10, 96, byte(number >> 8), byte(number)})
-	p := &tracker.ServicePort{
-		Lists: new(tracker.Lists),
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("web-%d", number), Port: "http",
 			Protocol: tracker.TCP, Family: tracker.IPv4},
 		Created:   time.Unix(1, 0),
 		Port:      80,
 		ClusterIP: host,
+	},
+		Lists: new(tracker.Lists),
 	}
 	switch number % 10 {
 	case 1:
@@ -191,10 +192,10 @@ func TestHostileNamesInKernel(t *testing.T) {
 			p.Affinity = time.Minute
 		}
 		harmless.Changed = append(harmless.Changed, p)
-		q := *p
-		q.ID.Namespace, q.ID.Service, q.ID.Port, q.UID = hostileText(random), hostileText(random)+fmt.Sprint(i),
-			hostileText(random), hostileText(random)
-		hostile.Changed = append(hostile.Changed, &q)
+		hostile.Changed = append(hostile.Changed, p.With(func(spec *tracker.PortSpec) {
+			spec.ID.Namespace, spec.ID.Service, spec.ID.Port, spec.UID = hostileText(random), hostileText(random)+fmt.Sprint(i),
+				hostileText(random), hostileText(random)
+		}))
 	}
 	want, twin := compile(t, hostile), compile(t, harmless)
 	if got, want := frontends(want), frontends(twin); !slices.Equal(got, want) {

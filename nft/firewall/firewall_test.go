@@ -469,7 +469,7 @@ func TestAhead(t *testing.T) {
 
 // TestTargetsHavePorts: the lists of a Service port may have its endpoints without their common port.
 func TestTargetsHavePorts(t *testing.T) {
-	p := &tracker.ServicePort{ID: tracker.PortID{Protocol: tracker.TCP}, TargetPort: 8080,
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: tracker.PortID{Protocol: tracker.TCP}}, TargetPort: 8080,
 		Lists: &tracker.Lists{Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.7:0"),
 			netip.MustParseAddrPort("10.244.1.7:0")}}}
 	targets := TargetsOf(p)

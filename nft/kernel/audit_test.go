@@ -25,11 +25,12 @@ func newRuleset(n int) *services.Ruleset {
 	})
 	delta := tracker.Delta{}
 	for i := range byte(n) {
-		p := &tracker.ServicePort{
-			Lists: new(tracker.Lists),
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Port: "http",
 				Protocol: tracker.TCP, Family: tracker.IPv4},
-			ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, i}), Port: 80, HasEndpoints: true,
+			ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, i}), Port: 80,
+		},
+			Lists: new(tracker.Lists), HasEndpoints: true,
 		}
 		for e := range byte(2) {
 			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128, i, e}), 8080))

@@ -27,8 +27,9 @@ func TestOptions(t *testing.T) {
 		{tracker.UDP, false, all, "shop/web:http ping,keep-unready",
 			[]string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},
 	} {
-		p := &tracker.ServicePort{Lists: new(tracker.Lists), Settings: tt.settings, ExternalLocal: tt.local}
-		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}
+		p := &tracker.ServicePort{Lists: new(tracker.Lists), PortSpec: &tracker.PortSpec{
+			ID:       tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol},
+			Settings: tt.settings, ExternalLocal: tt.local}}
 		comment := CommentWith(p, "")
 		if comment != tt.comment || !slices.Equal(ParseOptions(comment), tt.want) {
 			t.Errorf("%q, %v; want %q, %v", comment, ParseOptions(comment), tt.comment, tt.want)
@@ -42,8 +43,9 @@ func TestOptions(t *testing.T) {
 // TestOptionsOfLongNames: what does not fit is cut off, not the name.
 func TestOptionsOfLongNames(t *testing.T) {
 	long := strings.Repeat("x", 63)
-	p := &tracker.ServicePort{Lists: new(tracker.Lists), Settings: tracker.Settings{ResetDeparted: true}}
-	p.ID = tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP}
+	p := &tracker.ServicePort{Lists: new(tracker.Lists), PortSpec: &tracker.PortSpec{
+		ID:       tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP},
+		Settings: tracker.Settings{ResetDeparted: true}}}
 	if comment := CommentWith(p, LoadBalancerWord); comment != Comment(p.ID) || ParseOptions(comment) != nil ||
 		HasWord(comment, LoadBalancerWord) {
 		t.Errorf("%q shows %v", comment, ParseOptions(comment))

@@ -18,10 +18,11 @@ func clusterIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(i
 // cluster has n Services with endpoints, the first of which have node ports.
 func cluster(n, nodePorts int) (ports []*tracker.ServicePort) {
 	for i := range n {
-		p := &tracker.ServicePort{
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("s-%d", i), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
-			ClusterIP: clusterIP(i), Port: 80, HasEndpoints: true,
+			ClusterIP: clusterIP(i), Port: 80,
+		}, HasEndpoints: true,
 			Lists: &tracker.Lists{Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}},
 		}
 		if i < nodePorts {
@@ -71,6 +72,7 @@ func without(ports []*tracker.ServicePort) (refused []*tracker.ServicePort) {
 func local(ports []*tracker.ServicePort) (dropped []*tracker.ServicePort) {
 	for _, p := range ports {
 		q := *p
+		q.PortSpec = new(*q.PortSpec)
 		q.InternalLocal, q.Lists = true, new(tracker.Lists)
 		dropped = append(dropped, &q)
 	}

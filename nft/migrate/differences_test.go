@@ -22,10 +22,11 @@ func world() (ports []*tracker.ServicePort) {
 			}
 			return netip.MustParseAddr("10.0.0." + host)
 		}
-		p := &tracker.ServicePort{
-			Lists:     new(tracker.Lists),
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID:        tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.TCP, Family: f},
 			ClusterIP: addr("80"), Port: 80, NodePort: 30080, LoadBalancers: []netip.Addr{addr("90")}, ExternalLocal: true,
+		},
+			Lists:        new(tracker.Lists),
 			HasEndpoints: true,
 		}
 		for _, host := range []string{"1", "2", "3"} {

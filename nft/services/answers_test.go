@@ -20,10 +20,11 @@ func TestAnswersInKernel(t *testing.T) {
 		netip.MustParseAddr("192.0.2.9")
 	endpoints := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}
 	port := func(number uint16, edit func(*tracker.ServicePort)) *tracker.ServicePort {
-		p := &tracker.ServicePort{
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID: tracker.PortID{Namespace: "shop", Service: "web", Port: string(rune('a' + number)), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
-			ClusterIP: ip, Port: number, NodePort: 30000 + number, HasEndpoints: true,
+			ClusterIP: ip, Port: number, NodePort: 30000 + number,
+		}, HasEndpoints: true,
 			Lists: &tracker.Lists{Cluster: endpoints, Serving: endpoints},
 		}
 		edit(p)

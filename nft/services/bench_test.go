@@ -31,12 +31,13 @@ func cluster(services, endpoints int) tracker.Delta {
 }
 
 func clusterPort(i, endpoints int) *tracker.ServicePort {
-	p := &tracker.ServicePort{
-		Lists: new(tracker.Lists),
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID: tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP,
 			Family: tracker.IPv4},
 		UID: fmt.Sprintf("uid-%d", i), Created: time.Unix(int64(i), 0), Port: 80,
-		ClusterIP: netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), HasEndpoints: true,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}),
+	},
+		Lists: new(tracker.Lists), HasEndpoints: true,
 	}
 	for e := range endpoints {
 		n := i*endpoints + e

@@ -266,8 +266,7 @@ func (fr *familyRules) giveWay(n int, work map[string]int) {
 			port := ports[0]
 			if port.leaving && !port.current.Leaving {
 				fr.noteChange(port)
-				p := *port.current
-				p.Leaving, port.current = true, &p
+				port.current = port.current.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
 			}
 			for _, wanted := range port.frontends {
 				if wanted.givenUp && !wanted.state.claims.of(port).givenUp {

@@ -19,10 +19,11 @@ import (
 
 // claimant is a Service port created in some year, with one endpoint.
 func claimant(name string, year int, clusterIP string, endpoint byte) *tracker.ServicePort {
-	return &tracker.ServicePort{
+	return &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID:  tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4},
 		UID: name, Created: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC),
 		Port: 80, ClusterIP: netip.MustParseAddr(clusterIP),
+	},
 		Lists: &tracker.Lists{Cluster: endpoints(endpoint), Serving: endpoints(endpoint)}, HasEndpoints: true,
 	}
 }
@@ -613,11 +614,9 @@ func TestCostOfGivingUp(t *testing.T) {
 	r.Found(nft.Tables{})
 	r.Advance(1 << 20)
 	r.Committed()
-	giving := *port
-	giving.GivenUp = port.LoadBalancers
-	leaving := *port
-	leaving.Leaving = true
-	for _, next := range []*tracker.ServicePort{&giving, port, &leaving} {
+	giving := port.With(func(spec *tracker.PortSpec) { spec.GivenUp = port.LoadBalancers })
+	leaving := port.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
+	for _, next := range []*tracker.ServicePort{giving, port, leaving} {
 		if bytes := allocated(func() { r.Apply(changed(next)) }); bytes > 20*addresses {
 			t.Errorf("%d of %d addresses are given up: %.0f bytes", len(next.GivenUp), addresses, bytes)
 		}

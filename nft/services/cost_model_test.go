@@ -345,6 +345,7 @@ func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
 		p.Affinity = timeout
 		both.Changed = append(both.Changed, p)
 		q := *p
+		q.PortSpec = new(*q.PortSpec)
 		q.ID.Family, q.ClusterIP = tracker.IPv6, six(p.ClusterIP)
 		q.ExternalIPs, q.LoadBalancers, q.Lists = nil, nil, new(tracker.Lists)
 		for _, a := range p.ExternalIPs {

@@ -19,10 +19,11 @@ import (
 // countingPort is a Service port whose endpoints are loopback addresses, so that the rules
 // count a packet that this machine sends to its cluster IP, and no program answers it.
 func countingPort(endpoints ...string) *tracker.ServicePort {
-	p := &tracker.ServicePort{
-		Lists: new(tracker.Lists),
-		ID:    tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.UDP, Family: tracker.IPv4},
-		UID:   "1", Port: 80, ClusterIP: netip.MustParseAddr("127.96.0.1"), HasEndpoints: len(endpoints) > 0,
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
+		ID:  tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.UDP, Family: tracker.IPv4},
+		UID: "1", Port: 80, ClusterIP: netip.MustParseAddr("127.96.0.1"),
+	},
+		Lists: new(tracker.Lists), HasEndpoints: len(endpoints) > 0,
 	}
 	for _, ep := range endpoints {
 		p.Cluster = append(p.Cluster, netip.MustParseAddrPort(ep))

@@ -85,10 +85,11 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 	for _, services := range []int{10, 1000} {
 		r := NewRuleset(Config{Families: []nft.Family{nft.IP}})
 		port := func(i int, endpoint byte) *tracker.ServicePort {
-			p := &tracker.ServicePort{
+			p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 				ID: tracker.PortID{Namespace: "ns", Service: "svc", Port: string(rune('a' + i)), Protocol: tracker.UDP,
 					Family: tracker.IPv4},
-				Port: 53, ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), HasEndpoints: true,
+				Port: 53, ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}),
+			}, HasEndpoints: true,
 				Lists: new(tracker.Lists),
 			}
 			p.Cluster = []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, endpoint}), 53)}

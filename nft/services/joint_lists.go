@@ -60,9 +60,11 @@ func (p *portState) want(to setting) {
 	p.yields = false
 	if was != nil && !p.leaving && p.limits == to.limits &&
 		(was.Leaving != now.Leaving || !slices.Equal(was.GivenUp, now.GivenUp)) {
-		like := *was
-		like.GivenUp, like.Leaving = now.GivenUp, now.Leaving
-		like.HealthCheckNodePort, like.LocalReady = now.HealthCheckNodePort, now.LocalReady // not in the tables
+		like := was.With(func(spec *tracker.PortSpec) {
+			spec.GivenUp, spec.Leaving = now.GivenUp, now.Leaving
+			spec.HealthCheckNodePort = now.HealthCheckNodePort // not in the tables, nor is LocalReady
+		})
+		like.LocalReady = now.LocalReady
 		p.yields = like.Equal(now)
 	}
 }

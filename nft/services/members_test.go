@@ -78,6 +78,7 @@ func TestMembers(t *testing.T) {
 	fewer.Lists = &tracker.Lists{Cluster: port.Cluster[:2]}
 	another.Lists = &tracker.Lists{Cluster: slices.Clone(port.Cluster)}
 	another.Cluster[2] = netip.AddrPortFrom(port.Cluster[2].Addr(), 9090)
+	local.PortSpec, without.PortSpec = new(*port.PortSpec), new(*port.PortSpec)
 	local.InternalLocal, local.Lists = true, &tracker.Lists{Cluster: port.Cluster, Local: port.Cluster[:1]}
 	without.Affinity = 0
 	name := func(i int) string { return port.Cluster[i].Addr().String() }
@@ -188,6 +189,7 @@ func TestStickyNodePortInParts(t *testing.T) {
 	sticky, other := affinePort(1, 3), affinePort(2, 3)
 	other.Affinity, other.LoadBalancers = 0, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	published := *sticky
+	published.PortSpec = new(*published.PortSpec)
 	published.NodePort = other.Port
 	for _, before := range []*tracker.ServicePort{sticky, &published} {
 		old, r, applied := NewRuleset(testConfig()), NewRuleset(testConfig()), nft.Tables{}
@@ -274,6 +276,7 @@ func testNumberOfStickyNodePort(t *testing.T, f nft.Family, all bool, kind front
 	defer receiver.Close()
 	for _, nodePort := range []uint16{30080, 30081, 30080, 0} {
 		published := *sticky
+		published.PortSpec = new(*published.PortSpec)
 		published.NodePort = nodePort
 		r.Apply(changed(&published))
 		commit(t, k, r.Changes())
@@ -302,6 +305,7 @@ func TestStickyNodePortOfManyAddresses(t *testing.T) {
 	sticky := affinePort(1, 3)
 	sticky.NodePort = 80
 	plain := *sticky
+	plain.PortSpec = new(*plain.PortSpec)
 	plain.Affinity, plain.NodePort = 0, 0
 	for _, all := range []bool{false, true} {
 		config := testConfig()

@@ -49,6 +49,7 @@ func TestNodesAgree(t *testing.T) {
 		for range 5 {
 			for _, p := range want.Changed {
 				q := *p
+				q.PortSpec = new(*q.PortSpec)
 				q.Lists = &tracker.Lists{Cluster: slices.DeleteFunc(slices.Clone(p.Cluster), func(netip.AddrPort) bool {
 					return random.IntN(3) == 0
 				})}

@@ -98,9 +98,8 @@ func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 	service := serviceWithRanges(3, 10)
 	r.Apply(tracker.Delta{Changed: service})
 	for _, p := range service {
-		open := *p
-		open.HasSourceRanges, open.Sources = false, nil
-		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{&open}})
+		open := p.With(func(spec *tracker.PortSpec) { spec.HasSourceRanges, spec.Sources = false, nil })
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{open}})
 	}
 	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].sourceRanges) != 0 ||
 		len(r.families[nft.IP].numbers) != 0 {

@@ -35,9 +35,7 @@ func (l limits) of(p *tracker.ServicePort) *tracker.ServicePort {
 	if !l.withoutPing {
 		return p
 	}
-	q := *p
-	q.Settings.Ping = false
-	return &q
+	return p.With(func(spec *tracker.PortSpec) { spec.Settings.Ping = false })
 }
 
 // hash is what the endpoints of p follow from.

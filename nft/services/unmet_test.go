@@ -66,9 +66,7 @@ func TestQuotaWithoutSlots(t *testing.T) {
 	r := NewRuleset(testConfig())
 	set := func(delta tracker.Delta, without bool) {
 		for i, p := range delta.Changed {
-			q := *p
-			q.WithoutSlots = without
-			delta.Changed[i] = &q
+			delta.Changed[i] = p.With(func(spec *tracker.PortSpec) { spec.WithoutSlots = without })
 		}
 		r.Apply(delta)
 	}

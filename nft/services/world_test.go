@@ -72,6 +72,7 @@ func (w *world) changeRanges(id tracker.PortID, changed map[tracker.PortID]*trac
 			continue
 		}
 		limited := *p
+		limited.PortSpec = new(*limited.PortSpec)
 		limited.RangesForNodePort = p.Settings.SourceRangesForNodePorts && p.NodePort != 0 && w.ranges[service] != nil
 		limited.HasSourceRanges = len(p.LoadBalancers) > 0 && w.ranges[service] != nil || limited.RangesForNodePort
 		limited.Sources = nil
@@ -100,11 +101,12 @@ func (w *world) id() tracker.PortID {
 
 func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	number := int(id.Service[len(id.Service)-1] - '0')
-	p := &tracker.ServicePort{
-		Lists: new(tracker.Lists),
-		ID:    id, UID: id.Service, Created: time.Unix(int64(w.random.IntN(3)), 0),
+	p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{
+		ID: id, UID: id.Service, Created: time.Unix(int64(w.random.IntN(3)), 0),
 		Port: 80, ClusterIP: address(id.Family, 96, byte(number)),
 		InternalLocal: w.random.IntN(3) == 0, ExternalLocal: w.random.IntN(3) == 0,
+	},
+		Lists: new(tracker.Lists),
 	}
 	if w.random.IntN(2) == 0 {
 		p.NodePort = uint16(30000 + w.random.IntN(4))

@@ -555,10 +555,11 @@ func TestOnlyPortsThatAskAreWatched(t *testing.T) {
 	}
 	w := New(Options{Committed: committed{webFrontend: webPort, at(shared, 80): older,
 		tracker.NodePort(tracker.IPv4, tracker.TCP, 30080): webPort}})
-	port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
-		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}
+	port := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: webPort, ClusterIP: clusterIP, Port: 80, NodePort: 30080,
+		ExternalIPs: []netip.Addr{shared}, Settings: tracker.Settings{Eject: true}}, Lists: new(tracker.Lists)}
 	w.Committed(&tracker.Delta{Changed: []*tracker.ServicePort{
-		port, {Lists: new(tracker.Lists), ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}}}})
+		port, {PortSpec: &tracker.PortSpec{ID: older, Port: 80, ExternalIPs: []netip.Addr{shared}},
+			Lists: new(tracker.Lists)}}})
 	for _, tt := range []struct {
 		at   netip.Addr
 		port uint16
@@ -675,13 +676,12 @@ func TestShareOfTime(t *testing.T) {
 					CPUTime: func() time.Duration { return time.Since(began) }})
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute-time.Millisecond)
 				defer stop()
-				port := &tracker.ServicePort{Lists: new(tracker.Lists), ID: webPort, ClusterIP: clusterIP, Port: 80,
-					Settings: tracker.Settings{Eject: tt.asks}}
-				udp := *port
-				udp.ID.Protocol, udp.Settings.Eject = tracker.UDP, true
+				port := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: webPort, ClusterIP: clusterIP, Port: 80,
+					Settings: tracker.Settings{Eject: tt.asks}}, Lists: new(tracker.Lists)}
+				udp := port.With(func(spec *tracker.PortSpec) { spec.ID.Protocol, spec.Settings.Eject = tracker.UDP, true })
 				go func() {
 					time.Sleep(time.Millisecond)
-					w.Committed(&tracker.Delta{Changed: []*tracker.ServicePort{port, &udp}})
+					w.Committed(&tracker.Delta{Changed: []*tracker.ServicePort{port, udp}})
 				}()
 				w.Run(ctx)
 				if table.visits != tt.visits {
@@ -722,9 +722,9 @@ func newCrowd(services, namespaces int) (*Watcher, *crowd, *tracker.Delta) {
 	for n := range services {
 		id := webPort
 		id.Namespace, id.Service = fmt.Sprint("shop-", n%namespaces), fmt.Sprint("web-", n)
-		port := &tracker.ServicePort{ID: id, ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Port: 80,
-			Lists:    &tracker.Lists{Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}},
-			Settings: tracker.Settings{Eject: true}}
+		port := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id, Port: 80,
+			ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Settings: tracker.Settings{Eject: true}},
+			Lists: &tracker.Lists{Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}}}
 		delta.Changed = append(delta.Changed, port)
 		owners[tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.TCP, Port: 80}] = id
 		for i := range 3 {

@@ -25,11 +25,12 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // newPort returns a port of a Service in namespace shop. Age orders Services, the oldest has
 // the highest.
 func newPort(name, port string, family tracker.Family, healthPort uint16, ready, age int) *tracker.ServicePort {
-	return &tracker.ServicePort{
-		Lists:   new(tracker.Lists),
+	return &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID:      tracker.PortID{Namespace: "shop", Service: name, Port: port, Protocol: tracker.TCP, Family: family},
 		Created: epoch.Add(-time.Duration(age) * time.Hour), UID: "uid-" + name,
-		HealthCheckNodePort: healthPort, LocalReady: ready,
+		HealthCheckNodePort: healthPort,
+	},
+		Lists: new(tracker.Lists), LocalReady: ready,
 	}
 }
 

@@ -75,11 +75,12 @@ func (at address) freePort(t *testing.T) uint16 {
 }
 
 func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
-	return &tracker.ServicePort{
+	return &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.FamilyOf(at.Addr)},
 		UID:      name,
 		NodePort: nodePort,
-		Lists:    &tracker.Lists{Cluster: endpoints},
+	},
+		Lists: &tracker.Lists{Cluster: endpoints},
 	}
 }
 

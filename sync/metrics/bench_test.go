@@ -25,7 +25,8 @@ func BenchmarkCommitted(b *testing.B) {
 			r := proxysync.Report{Delta: tracker.Delta{}}
 			for i := range ports {
 				id := tracker.PortID{Namespace: "shop", Service: fmt.Sprint(i), Family: tracker.IPv4}
-				r.Delta.Changed = append(r.Delta.Changed, &tracker.ServicePort{Lists: new(tracker.Lists), ID: id})
+				r.Delta.Changed = append(r.Delta.Changed, &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id},
+					Lists: new(tracker.Lists)})
 			}
 			for b.Loop() {
 				m.Committed(&r, lengths, kernel.Traffic{})

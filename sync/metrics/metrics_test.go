@@ -315,23 +315,23 @@ func TestNoLocalEndpoints(t *testing.T) {
 		return tracker.PortID{Namespace: "shop", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4}
 	}
 	commit := func(delta tracker.Delta) { m.Committed(&proxysync.Report{Delta: delta}, nil, kernel.Traffic{}) }
-	some := tracker.ServicePort{Lists: new(tracker.Lists), InternalLocal: true, ExternalLocal: true, HasEndpoints: true}
-	external := tracker.ServicePort{Lists: new(tracker.Lists), ExternalLocal: true, HasEndpoints: true}
-	nowhere := tracker.ServicePort{Lists: new(tracker.Lists), InternalLocal: true, ExternalLocal: true}
-	of := func(name string, p tracker.ServicePort) *tracker.ServicePort {
-		p.ID = id(name)
-		return &p
+	of := func(name string, internal, external, endpoints bool) *tracker.ServicePort {
+		return &tracker.ServicePort{Lists: new(tracker.Lists), HasEndpoints: endpoints,
+			PortSpec: &tracker.PortSpec{ID: id(name), InternalLocal: internal, ExternalLocal: external}}
 	}
+	some := func(name string) *tracker.ServicePort { return of(name, true, true, true) }
+	external := func(name string) *tracker.ServicePort { return of(name, false, true, true) }
+	nowhere := func(name string) *tracker.ServicePort { return of(name, true, true, false) }
 	for _, step := range []struct {
 		delta              tracker.Delta
 		internal, external string
 	}{
-		{tracker.Delta{Changed: []*tracker.ServicePort{of("a", some), of("b", external), of("c", nowhere)}},
+		{tracker.Delta{Changed: []*tracker.ServicePort{some("a"), external("b"), nowhere("c")}},
 			"1", "2"},
-		{tracker.Delta{Changed: []*tracker.ServicePort{of("a", some)}}, "1", "2"},
-		{tracker.Delta{Changed: []*tracker.ServicePort{of("a", external)}}, "0", "2"},
+		{tracker.Delta{Changed: []*tracker.ServicePort{some("a")}}, "1", "2"},
+		{tracker.Delta{Changed: []*tracker.ServicePort{external("a")}}, "0", "2"},
 		{tracker.Delta{Removed: map[tracker.PortID]bool{id("a"): true, id("c"): true}}, "0", "1"},
-		{tracker.Delta{Changed: []*tracker.ServicePort{of("b", nowhere)}}, "0", "0"},
+		{tracker.Delta{Changed: []*tracker.ServicePort{nowhere("b")}}, "0", "0"},
 	} {
 		commit(step.delta)
 		check(t, m.Handler(zap.NewNop()), `

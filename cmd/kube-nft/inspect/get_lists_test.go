@@ -55,10 +55,11 @@ func TestTooManyEndpoints(t *testing.T) {
 	}
 	var delta tracker.Delta
 	for i := range ports {
-		delta.Changed = append(delta.Changed, &tracker.ServicePort{
+		delta.Changed = append(delta.Changed, &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 			ID: tracker.PortID{Namespace: "shop", Service: "large", Port: fmt.Sprint("p", i), Protocol: tracker.TCP,
 				Family: tracker.IPv4},
-			ClusterIP: netip.MustParseAddr("10.96.0.1"), Port: uint16(1000 + i), TargetPort: uint16(8000 + i), Lists: lists,
+			ClusterIP: netip.MustParseAddr("10.96.0.1"), Port: uint16(1000 + i),
+		}, TargetPort: uint16(8000 + i), Lists: lists,
 			HasEndpoints: true,
 		})
 	}

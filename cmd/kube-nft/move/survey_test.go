@@ -17,7 +17,7 @@ func TestFallback(t *testing.T) {
 	add := func(name string, edit func(*tracker.ServicePort)) {
 		for _, port := range []string{"a", "b"} { // a Service is named once
 			id := tracker.PortID{Namespace: "shop", Service: name, Port: port, Protocol: tracker.TCP, Family: tracker.IPv4}
-			p := &tracker.ServicePort{Lists: new(tracker.Lists), ID: id, HasEndpoints: true}
+			p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{ID: id}, Lists: new(tracker.Lists), HasEndpoints: true}
 			edit(p)
 			delta.Changed = append(delta.Changed, p)
 		}

@@ -14,7 +14,8 @@ import (
 func TestSlotsOfOthersStay(t *testing.T) {
 	hashed := Method{Hash: layout.HashAddress}
 	for _, weights := range [][]uint16{nil, {1, 2, 7, 1, 1, 3}} {
-		whole := &tracker.ServicePort{TargetPort: 8080, Lists: &tracker.Lists{ClusterWeights: weights}}
+		whole := &tracker.ServicePort{PortSpec: new(tracker.PortSpec), TargetPort: 8080,
+			Lists: &tracker.Lists{ClusterWeights: weights}}
 		for i := range 6 {
 			whole.Cluster = append(whole.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 0))
 		}
@@ -56,7 +57,7 @@ func TestSlotsOfOthersStay(t *testing.T) {
 // TestMostWeighted: weights of more endpoints, which a hash follows, do not make lists longer where chance chooses.
 func TestMostWeighted(t *testing.T) {
 	for _, n := range []int{tracker.MostWeighted, tracker.MostWeighted + 1} {
-		p := &tracker.ServicePort{Lists: new(tracker.Lists)}
+		p := &tracker.ServicePort{PortSpec: &tracker.PortSpec{}, Lists: new(tracker.Lists)}
 		for i := range n {
 			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8080))
 			p.ClusterWeights = append(p.ClusterWeights, uint16(89+8*(i%2)))
