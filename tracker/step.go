@@ -19,6 +19,7 @@ type stepper struct {
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
+	reduced map[[3]listID]*Lists       // what is left of lists, by these, the wanted ones and the policies meanwhile
 
 	ranges memo[[2]Memory[netip.Prefix], []netip.Prefix] // what those before a step become, by these and the wanted ones
 }
@@ -633,6 +634,18 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		local = weightedList{}
 	}
 	next.Lists = between(cluster, local, have.Lists, to.Lists)
+	if s.adds || stays {
+		return
+	}
+	between := [3]listID{have.listID(), to.listID(), {internal: next.InternalLocal, external: next.ExternalLocal}}
+	if known := s.reduced[between]; known != nil && known.equal(next.Lists) {
+		next.Lists = known // or each port would get a list of its own
+		return
+	}
+	if s.reduced == nil {
+		s.reduced = make(map[[3]listID]*Lists)
+	}
+	s.reduced[between] = next.Lists
 }
 
 // between returns lists that lie between have and to: have itself, or to, if they are equal. Removed endpoints leave
