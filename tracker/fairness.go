@@ -1,6 +1,8 @@
 package tracker
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -32,7 +34,9 @@ type namespace struct {
 	entries map[*entry]struct{}
 	dirty   []*entry // in the order in which they changed
 	// paid is when the work for this namespace will be paid off, if it is to take one part in shareOfTime of the time.
-	paid time.Time
+	paid    time.Time
+	used    time.Duration // work at the time charged, less what has faded, see recent
+	charged time.Time
 
 	demand   int  // elements that its Services ask for
 	refusing bool // the quota leaves out something
@@ -56,14 +60,21 @@ func (n *namespace) owes(now time.Time) bool { return n.due().After(now) }
 // due returns from when on the namespace may add something.
 func (n *namespace) due() time.Time { return n.paid.Add(-shareOfTime * burst) }
 
+// recent returns how much work was done for the namespace lately: work of 5 s ago counts a third. Most namespaces owe
+// nothing, so that debt does not order them.
+func (n *namespace) recent(now time.Time) time.Duration {
+	return time.Duration(float64(n.used) * math.Exp(-float64(now.Sub(n.charged))/float64(shareOfTime*burst)))
+}
+
 // compare orders namespaces: the one with the least work first.
 func (n *namespace) compare(o *namespace, now time.Time) int {
-	return later(n.paid, now).Compare(later(o.paid, now))
+	return cmp.Compare(n.recent(now), o.recent(now))
 }
 
 // charge adds work that was done for the namespace.
 func (n *namespace) charge(now time.Time, work time.Duration) {
 	n.paid = later(n.paid, now).Add(shareOfTime * work)
+	n.used, n.charged = n.recent(now)+work, now
 }
 
 func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }

@@ -88,6 +88,65 @@ func TestNamespaceThatWorkedLeastGoesFirst(t *testing.T) {
 	}
 }
 
+// TestNamespacesThatWorkOften: a neighbour comes before many namespaces that change often and owe nothing.
+func TestNamespacesThatWorkOften(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	for i := range 3 * mostWork {
+		must(t, tr.SetService(newService(named(fmt.Sprint("many-", i%30), fmt.Sprint("s", i), i))))
+	}
+	for i := range 30 {
+		tr.Charge(fmt.Sprint("many-", i), 20*time.Millisecond)
+	}
+	now = now.Add(time.Second)
+	must(t, tr.SetService(newService(named("shop", "web", 3*mostWork))))
+	tr.Charge("shop", time.Millisecond)
+	if d := tr.Take(); d.Changed[0].ID.Namespace != "shop" {
+		t.Errorf("%v comes first", d.Changed[0].ID)
+	}
+}
+
+// TestWhatGoesDoesNotWaitForWhatComes: an endpoint that leaves is handed out at once, whatever other namespaces add,
+// and however much more work there was for its own.
+func TestWhatGoesDoesNotWaitForWhatComes(t *testing.T) {
+	for _, owed := range []time.Duration{0, time.Second, time.Minute} {
+		now := started
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(newService()))
+			must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2")...)))
+		})
+		tr.Charge("shop", owed)
+		for i := range 3 * mostWork {
+			must(t, tr.SetService(newService(named("many", fmt.Sprint("s", i), i))))
+		}
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1")...)))
+		at := func(p *ServicePort) bool { return p.ID.Namespace == "shop" && len(p.Cluster) == 1 }
+		if d := tr.Take(); !slices.ContainsFunc(d.Changed, at) {
+			t.Errorf("%v of work: the endpoint stays", owed)
+		}
+	}
+}
+
+// TestSmallServicesGoFirst: a Service that is deleted does not wait until a larger one has gone.
+func TestSmallServicesGoFirst(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetService(newService(named("many", "large", 1), func(s *corev1.Service) {
+			s.Spec.Ports = nil
+			for i := range 3 * mostWork {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1 + i)})
+			}
+		})))
+	})
+	tr.Charge("shop", time.Minute)
+	tr.DeleteService("many", "large")
+	tr.DeleteService("shop", "web")
+	if d := tr.Take(); !d.Removed[PortID{"shop", "web", "http", TCP, IPv4}] || d.Due.IsZero() {
+		t.Errorf("%d ports are removed, the rest is due at %v", len(d.Removed), d.Due)
+	}
+}
+
 // TestNamespaceThatOwesWaits: what a namespace adds waits until its work is paid off; its neighbours do not.
 func TestNamespaceThatOwesWaits(t *testing.T) {
 	now := started
@@ -819,6 +878,32 @@ func TestMostAddresses(t *testing.T) {
 	must(t, tr.SetSlice(newSlice("web-1")))
 	if p := only(t, tr.Take()); len(p.ExternalIPs) != mostAddresses || len(p.LoadBalancers) != mostAddresses {
 		t.Errorf("served at %d external IPs and %d addresses of a load balancer", len(p.ExternalIPs), len(p.LoadBalancers))
+	}
+}
+
+// TestPortsThatWaitShareLists: ports with session affinity that wait for another policy lose an endpoint, and go on to
+// share their lists.
+func TestPortsThatWaitShareLists(t *testing.T) {
+	now := started
+	sticky := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts, sticky)))
+		must(t, tr.SetSlice(withEndpoints(100)))
+	})
+	tr.Charge("shop", time.Minute)
+	must(t, tr.SetService(newService(manyPorts, sticky, func(s *corev1.Service) {
+		s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	})))
+	must(t, tr.SetSlice(withEndpoints(99)))
+	d := tr.Take()
+	for _, p := range d.Changed {
+		if p.InternalLocal || len(p.Cluster) != 99 || p.Lists != d.Changed[0].Lists {
+			t.Fatalf("%v has %d endpoints, policy Local %v, lists of its own %v", p.ID, len(p.Cluster), p.InternalLocal,
+				p.Lists != d.Changed[0].Lists)
+		}
+	}
+	if len(d.Changed) != 40 {
+		t.Errorf("%d ports change", len(d.Changed))
 	}
 }
 

@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"slices"
@@ -21,10 +22,17 @@ func (t *Tracker) Take() Delta {
 	if !t.begun {
 		s.left = math.MaxInt
 	}
-	t.removed = t.takeRemoved(t.removed, &d, &s, now)
+	t.removed = t.takeRemoved(t.removed, &d, &s)
 	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
 	for _, n := range t.dirty {
-		t.takeFrom(n, &d, &s, now)
+		t.takeFrom(n, &d, &s, false, now)
+	}
+	// What goes does not wait for what others add. Those that come last above come first here.
+	s.left = max(s.left, mostWork/4)
+	for _, n := range slices.Backward(t.dirty) {
+		if t.takeFrom(n, &d, &s, true, now); n.owes(now) && (len(n.dirty) > 0 || n.recount) {
+			d.wait(n, now)
+		}
 	}
 	t.dirty = slices.DeleteFunc(t.dirty, func(n *namespace) bool { return len(n.dirty) == 0 && !n.recount })
 	d.Unserved = t.unserved
@@ -46,9 +54,9 @@ func (t *Tracker) TakeAll() {
 
 // takeRemoved takes steps towards the end of Services that were deleted, and returns those of which something is left.
 // It uses half of what s may hand out, so that what other namespaces change does not wait until a large Service is
-// gone. What others claim of a Service is free at once, see Delta.Leaving.
-func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.Time) (left []*entry) {
-	slices.SortStableFunc(removed, func(a, b *entry) int { return a.in.compare(b.in, now) })
+// gone. Small Services come first. What others claim of a Service is free at once, see Delta.Leaving.
+func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper) (left []*entry) {
+	slices.SortStableFunc(removed, func(a, b *entry) int { return cmp.Compare(len(a.out), len(b.out)) })
 	half := s.left / 2
 	s.left -= half
 	defer func() { s.left = max(s.left, 0) + half }()
@@ -77,10 +85,11 @@ func (t *Tracker) remove(e *entry, d *Delta, s *stepper) (done bool) {
 	return done
 }
 
-// takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait.
-func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
+// takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait. With rest it is
+// for Services that the present Take has not reached, and takes away only.
+func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, rest bool, now time.Time) {
 	began := t.config.CPUTime()
-	if s.adds = !t.begun || !n.owes(now); s.left > 0 {
+	if s.adds = !rest && (!t.begun || !n.owes(now)); s.left > 0 {
 		t.applyQuota(n, d, s.adds)
 	} else if n.recount {
 		d.leaveOut(now, now.Add(-1))
@@ -92,7 +101,8 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 			left = append(left, n.dirty[i:]...)
 			break
 		}
-		if t.begun && e.awaits() && d.leaveOut(e.since.Add(t.config.AwaitSlices), now) || !s.adds && e.reduced {
+		if t.begun && e.awaits() && d.leaveOut(e.since.Add(t.config.AwaitSlices), now) ||
+			!s.adds && e.reduced || rest && e.advanced {
 			left = append(left, e)
 			continue
 		}
@@ -121,9 +131,6 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	n.dirty = left
 	if t.begun {
 		n.charge(now, max(0, t.config.CPUTime()-began))
-	}
-	if !s.adds && (len(left) > 0 || n.recount) {
-		d.wait(n, now)
 	}
 }
 

@@ -21,6 +21,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"ports times endpoints are 1,024 or more", "tracker/quota.go", "JointFrom = 1024"},
 		{"One commit has about 1,000 elements", "tracker/fairness.go", "CommitElements = 1000"},
 		{"half a second of CPU time at once", "tracker/fairness.go", "burst = 500 * time.Millisecond"},
+		{"room for 250 elements that go", "tracker/resolve.go", "s.left = max(s.left, mostWork/4)"},
 		{"a tenth of the time in the long run", "tracker/fairness.go", "shareOfTime = 10"},
 		{"the log names the namespace once a minute", "sync/loop.go", "wait: quota.Once{Interval: time.Minute}"},
 		{"Up to 16 endpoints of a port that replace others", "tracker/step.go", "replacements = 16"},
