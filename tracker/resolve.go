@@ -24,13 +24,25 @@ func (t *Tracker) Take() Delta {
 	}
 	t.removed = t.takeRemoved(t.removed, &d, &s)
 	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
+	takeAway := func() { // from Services that wait for what others add; namespaces that come last otherwise come first
+		for _, n := range slices.Backward(t.dirty) {
+			t.takeFrom(n, &d, &s, true, now)
+		}
+	}
+	first := t.takesAwayFirst
+	if first {
+		takeAway()
+	}
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, false, now)
 	}
-	// What goes does not wait for what others add. Those that come last above come first here.
-	s.left = max(s.left, mostWork/4)
-	for _, n := range slices.Backward(t.dirty) {
-		if t.takeFrom(n, &d, &s, true, now); n.owes(now) && (len(n.dirty) > 0 || n.recount) {
+	t.takesAwayFirst = !first && s.left <= -mostWork/4 // a slot table has taken more than there was
+	if !first && !t.takesAwayFirst {
+		s.left = max(s.left, mostWork/4)
+		takeAway()
+	}
+	for _, n := range t.dirty {
+		if n.owes(now) && (len(n.dirty) > 0 || n.recount) {
 			d.wait(n, now)
 		}
 	}
