@@ -24,9 +24,12 @@ func (t *Tracker) Take() Delta {
 	}
 	t.removed = t.takeRemoved(t.removed, &d, &s)
 	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
-	takeAway := func() { // from Services that wait for what others add; namespaces that come last otherwise come first
+	// takeAway is for Services that wait because of what others add. The namespaces that come last below come first.
+	takeAway := func() {
 		for _, n := range slices.Backward(t.dirty) {
-			t.takeFrom(n, &d, &s, true, now)
+			if len(n.dirty) > 0 {
+				t.takeFrom(n, &d, &s, true, now)
+			}
 		}
 	}
 	first := t.takesAwayFirst
@@ -36,7 +39,7 @@ func (t *Tracker) Take() Delta {
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, false, now)
 	}
-	t.takesAwayFirst = !first && s.left <= -mostWork/4 // a slot table has taken more than there was
+	t.takesAwayFirst = !first && s.left <= -mostWork/4 // a slot table has used more than there was
 	if !first && !t.takesAwayFirst {
 		s.left = max(s.left, mostWork/4)
 		takeAway()

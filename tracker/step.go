@@ -637,15 +637,15 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	if s.adds || stays {
 		return
 	}
-	between := [3]listID{have.listID(), to.listID(), {internal: next.InternalLocal, external: next.ExternalLocal}}
-	if known := s.reduced[between]; known != nil && known.equal(next.Lists) {
+	of := [3]listID{have.listID(), to.listID(), {internal: next.InternalLocal, external: next.ExternalLocal}}
+	if known := s.reduced[of]; known != nil && known.equal(next.Lists) {
 		next.Lists = known // or each port would get a list of its own
 		return
 	}
 	if s.reduced == nil {
 		s.reduced = make(map[[3]listID]*Lists)
 	}
-	s.reduced[between] = next.Lists
+	s.reduced[of] = next.Lists
 }
 
 // between returns lists that lie between have and to: have itself, or to, if they are equal. Removed endpoints leave

@@ -66,10 +66,10 @@ type Tracker struct {
 	unserved   int                   // Services that the quota leaves out
 	inUse      int                   // namespaces, when those that are gone were forgotten last
 	begun      bool                  // Take has been called, and TakeAll has not since
+	seen       Changes               // since New
+	taken      Changes               // what seen was at the last Take
 
-	takesAwayFirst bool    // the last Take had no room left for what goes
-	seen           Changes // since New
-	taken          Changes // what seen was at the last Take
+	takesAwayFirst bool // the next Take begins with what goes: the last one had no room left for it
 
 	gathering gathering // reused by Take
 	which     []byte    // reused by portGroups, as numbers

@@ -109,7 +109,8 @@ type ServicePort struct {
 	LocalReady int
 }
 
-// A PortSpec is what a Service says of one of its ports in one family, whatever its endpoints.
+// A PortSpec is what a ServicePort means whatever its endpoints: what the Service says, with what this node and the
+// quota make of it.
 type PortSpec struct {
 	ID PortID
 
