@@ -7,9 +7,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // Syncs that take longer than slowSync are logged, up to slowLines of them in a minute. A line names up to

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // An Action is a line of a plan: a thing that exists, its meaning, and what a takeover does with

@@ -9,7 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // KnownClients returns the entries of kube-proxy's session affinity, for the transaction that carries the

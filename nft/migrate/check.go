@@ -10,7 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // A Level says how much a Check matters.

@@ -11,7 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // How many of kube-proxy's frontends may vanish with a takeover. kube-proxy has ended by then, so

@@ -12,8 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // A Kind says in what kube-proxy's rules and our tables differ.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/sync/retry"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // A drainError says that connections still use kube-proxy's IPVS mode. ip_vs translates them while the

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // NodePorts is what is known of node ports before a migration. Unless configured otherwise,

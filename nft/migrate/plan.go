@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // A Plan is what a migration finds on a node and what it will do. Its JSON form is for

@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // A Takeover moves a node from kube-proxy to kube-nft. The daemon calls its methods in this order:

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // textWidth is the largest number of columns of a plan's text, unless a single word is longer.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // An Explanation is what becomes of a connection, and why.

@@ -17,9 +17,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // ErrNoGo is the result of a check that has printed what stands in the way.

@@ -19,8 +19,8 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/sync/retry"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // minWatchInterval bounds how often status -w asks all nodes.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 func newTop(c *connection) *cobra.Command {

@@ -17,7 +17,7 @@ import (
 	utiljson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // KubeNFTConfiguration holds the settings that kube-proxy's configuration lacks. An empty field

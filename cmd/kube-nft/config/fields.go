@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "sigs.k8s.io/json"
 
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // A section is a document under decoding.

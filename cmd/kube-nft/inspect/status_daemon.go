@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/words"
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // A DaemonStatus is the daemon's answer about itself. Without an answer, most of it is missing.

@@ -21,8 +21,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/tracker"
-	"github.com/kube-nft/kube-nft/words"
 )
 
 // A survey is what plan and apply find on a node and in the source.
