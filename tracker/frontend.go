@@ -89,7 +89,7 @@ func (c FlowChange) Then(later FlowChange, known Memo) FlowChange {
 		} else {
 			earlier := removed[i].List
 			removed[i].List = known.of(operands{MemoryOf(earlier), MemoryOf(more.List), true}, func() []netip.AddrPort {
-				return sortedSet(earlier, more.List)
+				return union(earlier, more.List, netip.AddrPort.Compare)
 			})
 		}
 	}

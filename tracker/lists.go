@@ -234,6 +234,35 @@ func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone,
 	return append(gone, before...), append(come, want...)
 }
 
+// union returns what is in a, in b or in both. Both are sorted and name nothing twice, and so is the result, which may
+// be one of them.
+func union[T comparable](a, b []T, compare func(a, b T) int) []T {
+	switch {
+	case len(b) == 0 || sameList(a, b):
+		return a
+	case len(a) == 0:
+		return b
+	}
+	all := a
+	both := make([]T, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		c := compare(a[0], b[0])
+		if c <= 0 {
+			both, a = append(both, a[0]), a[1:]
+		} else {
+			both = append(both, b[0])
+		}
+		if c >= 0 {
+			b = b[1:]
+		}
+	}
+	both = append(append(both, a...), b...)
+	if len(both) == len(all) {
+		return all
+	}
+	return both
+}
+
 // reuse gives want the Lists of have where they are equal, so that ports that change one by one go on sharing theirs.
 // Both are sorted by ID.
 func reuse(have, want []*ServicePort) {

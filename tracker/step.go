@@ -655,9 +655,9 @@ func between(cluster, local weightedList, have, to *Lists) *Lists {
 	l := &Lists{Cluster: cluster.endpoints, ClusterWeights: cluster.weights, Local: local.endpoints,
 		LocalWeights: local.weights, Unweighted: to.Unweighted, OnNode: to.OnNode, LeftOut: to.LeftOut, Serving: to.Serving}
 	if !sameList(l.Cluster, to.Cluster) || !sameList(l.Local, to.Local) {
-		here := sortedSet(have.OnNode, to.OnNode)
-		l.OnNode = sortedSet(common(here, l.Cluster, compare), common(here, l.Local, compare))
-		l.Serving = sortedSet(common(have.Serving, to.Serving, compare), l.Cluster, l.Local)
+		here := union(have.OnNode, to.OnNode, compare)
+		l.OnNode = union(common(here, l.Cluster, compare), common(here, l.Local, compare), compare)
+		l.Serving = union(common(have.Serving, to.Serving, compare), union(l.Cluster, l.Local, compare), compare)
 	}
 	switch {
 	case l.equal(have):
@@ -666,13 +666,6 @@ func between(cluster, local weightedList, have, to *Lists) *Lists {
 		return to
 	}
 	return l
-}
-
-// sortedSet returns the endpoints of all lists, sorted.
-func sortedSet(lists ...[]netip.AddrPort) []netip.AddrPort {
-	all := slices.Concat(lists...)
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all)
 }
 
 // remaining returns what is left of a list when only some endpoints may serve: a few others, if that is nothing.
