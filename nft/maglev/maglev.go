@@ -45,6 +45,14 @@ func Size(n int) int {
 	return MaxSize
 }
 
+// Sizes returns the numbers of slots that tables have, from the smallest to the largest.
+func Sizes() (sizes []int) {
+	for _, c := range classes {
+		sizes = append(sizes, c.slots)
+	}
+	return sizes
+}
+
 // Table returns the slot table of endpoints, which are sorted and distinct: for each slot the index
 // of its endpoint. Endpoints get slots in proportion to the weights, which are at least 1; nil means
 // equal weights. A share is off by less than one slot, but every endpoint has at least one slot.

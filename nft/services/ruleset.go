@@ -483,6 +483,7 @@ func (fr *familyRules) release(p layout.Policy) {
 }
 
 func (fr *familyRules) acquireBalance(b lists.Balance) {
+	b = b.All()
 	if use, ok := fr.chains[b.Name()]; ok {
 		use.users++
 		return
@@ -497,6 +498,7 @@ func (fr *familyRules) acquireBalance(b lists.Balance) {
 }
 
 func (fr *familyRules) releaseBalance(b lists.Balance) {
+	b = b.All()
 	if !fr.giveUp(b.Name()) {
 		return
 	}

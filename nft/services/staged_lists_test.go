@@ -73,11 +73,9 @@ func TestLongChangeIsStaged(t *testing.T) {
 		if n := batch.ElementCount(); n > 2*stagedFrom || batch.Empty() && r.Unfinished() {
 			t.Fatalf("commit %d has %d elements", commits, n)
 		}
-		for _, op := range batch.Ops { // the kernel walks over the map that a new rule names
-			for _, rule := range op.Rules {
-				if dnat, ok := rule[0].(nft.DNATFrom); ok && op.Verb == nft.Add && held[dnat.Map] > 0 {
-					t.Errorf("commit %d writes a rule for %s, which has %d elements", commits, dnat.Map, held[dnat.Map])
-				}
+		for _, name := range lookedUp(batch) { // the kernel walks over the map that a new rule names
+			if held[name] > 0 {
+				t.Errorf("commit %d writes a rule for %s, which has %d elements", commits, name, held[name])
 			}
 		}
 		r.Committed()
@@ -109,6 +107,48 @@ func TestLongChangeIsStaged(t *testing.T) {
 		t.Errorf("%d commits, want about %d", commits, want)
 	}
 	checkLists(t, r, 8009)
+}
+
+// lookedUp lists the maps in which new rules of a batch look up an endpoint.
+func lookedUp(batch nft.Batch) (maps []string) {
+	for _, op := range batch.Ops {
+		for _, rule := range op.Rules {
+			if dnat, ok := rule[0].(nft.DNATFrom); ok && op.Verb == nft.Add {
+				maps = append(maps, dnat.Map)
+			}
+		}
+	}
+	return maps
+}
+
+// TestSizesOfTablesComeTogether: where a Service has a slot table, those of others change their sizes without a rule
+// that makes the kernel walk over all endpoints.
+func TestSizesOfTablesComeTogether(t *testing.T) {
+	defer func(n int) { manySlots = n }(manySlots)
+	manySlots = tracker.StagedSlots
+	r := NewRuleset(testConfig())
+	r.Committed()
+	r.Apply(maglevWorld(cluster(2, 4)))
+	if batch := r.Changes(); len(lookedUp(batch)) == 0 {
+		t.Fatal("the first Service with a hash gets no rule that chooses an endpoint")
+	}
+	r.Committed()
+	sized := tracker.Delta{}
+	for _, n := range []int{1, 5, 6, 10, 11, 20, 3} {
+		sized.Changed = maglevWorld(cluster(1, n)).Changed
+		r.Apply(sized)
+		batch := r.Changes()
+		if maps := lookedUp(batch); len(maps) > 0 || batch.Empty() {
+			t.Errorf("%d endpoints: the batch has %d elements, and new rules for %v", n, batch.ElementCount(), maps)
+		}
+		r.Committed()
+	}
+	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{sized.Changed[0].ID: true, clusterPort(1, 4).ID: true}})
+	for name := range r.Want()[nft.IP].Chains {
+		if strings.Contains(name, "maglev") {
+			t.Errorf("no Service has a hash, and chain %s is left", name)
+		}
+	}
 }
 
 // TestChangeOfOneSizeIsInPlace: if a slot table keeps its size, only the slots that differ are written, a bounded

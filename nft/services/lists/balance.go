@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -45,7 +46,17 @@ func (b Balance) drawName() string { return "draw-" + b.suffix() }
 // maxDraws is how often an index is drawn for a long list.
 const maxDraws = 5
 
-// Chains declares the chains that the choice is made of. The first is the one with the name of the balance.
+// All returns the choice whose chains come and go with those of b. Those for slot tables of all sizes come and go
+// together: a new chain makes the kernel walk over all endpoints, and Services that change the sizes of their tables
+// would make it do so again and again.
+func (b Balance) All() Balance {
+	if b.Hash != layout.NoHash {
+		b.Capacity = maglev.Sizes()[0]
+	}
+	return b
+}
+
+// Chains declares the chains that All of the choice is made of. The first is the one with the name of All.
 //
 // An index that is drawn below m, where the list has n endpoints and m is no less, belongs to
 // one of the n, each equally likely, or to none. Then the rule does not apply, and
@@ -64,8 +75,14 @@ func (b Balance) Chains() []*nft.Chain {
 	chain := &nft.Chain{Name: b.Name()}
 	switch {
 	case b.Hash != layout.NoHash: // every slot is there, but the instants that are described above
-		chain.Rules = append(b.draw(b.Capacity, b.Capacity), nft.Rule{nft.Goto(b.first().Name())})
-		return []*nft.Chain{chain}
+		var chains []*nft.Chain
+		for _, b.Capacity = range maglev.Sizes() {
+			if b.Capacity < tracker.StagedSlots {
+				rules := append(b.draw(b.Capacity, b.Capacity), nft.Rule{nft.Goto(b.first().Name())})
+				chains = append(chains, &nft.Chain{Name: b.Name(), Rules: rules})
+			}
+		}
+		return chains
 	case b.Capacity == 1:
 		chain.Rules = append(b.draw(1, 1), nft.Rule{nft.Drop})
 		return []*nft.Chain{chain}
