@@ -92,7 +92,14 @@ const zoneSeparator = "\x00"
 func (t trait) has(want trait) bool { return t&want == want }
 
 // hasOne reports whether all of one of sets hold.
-func (t trait) hasOne(sets []trait) bool { return slices.ContainsFunc(sets, t.has) }
+func (t trait) hasOne(sets []trait) bool {
+	for _, set := range sets { // without the calls of slices.ContainsFunc: this runs for each endpoint of each change
+		if t.has(set) {
+			return true
+		}
+	}
+	return false
+}
 
 // forZone reports whether the endpoint is meant for clients in zone.
 func (e *endpoint) forZone(zone string) bool {
