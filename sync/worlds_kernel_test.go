@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -212,6 +213,23 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 				*e = *lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[i%2*100:][:20])
 			})
 		}, friendlyTwin{60, 20, 20, nil}},
+		{"20 Maglev load balancers get other endpoints", func(t *testing.T, c *loudCluster) {
+			c.most = 4 * tracker.CommitElements // while a table is written, the old one names no endpoint that has left
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.ofServices(t, 20, func(s *corev1.Service, e *discoveryv1.EndpointSlice) {
+				number, _ := strconv.Atoi(s.Name[1:])
+				s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+				s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+				s.Spec.Ports[0].NodePort, s.Spec.HealthCheckNodePort = int32(30000+number), int32(31000+number)
+				s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprint("198.51.100.", number)}}
+				*e = *lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[i%2*100:][:40])
+				for j := range e.Endpoints {
+					if j%3 > 0 {
+						e.Endpoints[j].NodeName = new("node")
+					}
+				}
+			})
+		}, friendlyTwin{20, 40, 40, nil}},
 		{"8 Maglev Services pass 320 endpoints", nil, func(t *testing.T, c *loudCluster, i int) {
 			c.ofServices(t, 8, func(s *corev1.Service, e *discoveryv1.EndpointSlice) {
 				s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}

@@ -85,3 +85,32 @@ func TestOneStep(t *testing.T) {
 		}
 	}
 }
+
+// TestSlotsOfLeavingEndpoints: where a slot table changes its size, endpoints leave a few at a time, because the slots
+// of each name others at once.
+func TestSlotsOfLeavingEndpoints(t *testing.T) {
+	port := func(net byte, endpoints int) *ServicePort {
+		p := &ServicePort{PortSpec: &PortSpec{ID: PortID{Protocol: TCP, Family: IPv4}, Port: 80,
+			ClusterIP: netip.MustParseAddr("10.96.0.1")}, TargetPort: 80, Lists: new(Lists), HasEndpoints: true}
+		p.Settings.Maglev = true
+		for i := range endpoints {
+			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, net, 0, byte(i)}), 0))
+		}
+		p.Serving = p.Cluster
+		return p
+	}
+	have, want := port(1, 41), port(2, 40)
+	steps := 1
+	for ; have != want && steps < 100; steps++ {
+		s := stepper{left: 1000, adds: true}
+		next := s.port(have, want)
+		gone, _ := differingEndpoints(have, next)
+		if slots := gone * 8009 / 41; slots > 1000 {
+			t.Fatalf("%d endpoints with some %d slots leave in one step", gone, slots)
+		}
+		have = next
+	}
+	if steps < 8 || have != want {
+		t.Errorf("%d steps", steps)
+	}
+}

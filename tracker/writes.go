@@ -16,9 +16,9 @@ const (
 	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise; two
 	// frontends do if the endpoints have weights.
 	ManyFrontends = 5
-	// StagedSlots is from how many slots on they share a slot table. If such a table changes much, it is written in
-	// bounded commits, whatever a step hands out.
-	StagedSlots = 4001
+	// ManySlots is from how many slots of all frontends on they share slot tables. If such a table changes much, it is
+	// written in bounded commits, whatever a step hands out.
+	ManySlots = 4001
 )
 
 // MostWeighted is how many endpoints of a port may have weights where chance chooses: a list with weights has several
@@ -54,7 +54,12 @@ func writes(have, want *ServicePort) (n int) {
 	}
 	if have.shape() != want.shape() || !slices.Equal(have.ClusterWeights, want.ClusterWeights) ||
 		!slices.Equal(have.LocalWeights, want.LocalWeights) {
-		return have.size() + want.size()
+		n = have.size() + want.size()
+		if each := have.each(); each.goes > each.comes { // until the new table is written, all slots name endpoints of want
+			gone, _ := differingEndpoints(have, want)
+			n += gone * (each.goes - each.comes)
+		}
+		return n
 	}
 	if have.verdict() != want.verdict() {
 		n += want.Frontends()
@@ -94,7 +99,7 @@ func (p *ServicePort) each() (each price) {
 	switch longest := max(len(p.Cluster), len(p.Local)); {
 	case longest == 0:
 	case p.hashes():
-		if each.goes = 1 + 2*maglev.Size(longest)/longest; maglev.Size(longest) < StagedSlots {
+		if each.goes = 1 + 2*maglev.Size(longest)/longest; !p.manySlots() {
 			each.comes = each.goes
 		}
 	case p.Weighted():
@@ -123,10 +128,14 @@ func (p *ServicePort) eachFrontend() int {
 // several places in a list, so that frontends share shorter ones, too.
 func (p *ServicePort) lists() int {
 	n, few := p.Frontends(), ManyFrontends
-	if p.Weighted() && !p.hashes() {
+	if p.Weighted() {
 		few = 2
 	}
-	if n >= few && n*(len(p.Cluster)+len(p.Local)) >= jointFrom || p.slots() >= StagedSlots {
+	shared := n >= few && n*(len(p.Cluster)+len(p.Local)) >= jointFrom
+	if p.hashes() {
+		shared = p.manySlots()
+	}
+	if shared {
 		return 1
 	}
 	return n
@@ -147,6 +156,17 @@ func (p *ServicePort) slots() int {
 		return 0
 	}
 	return maglev.Size(max(len(p.Cluster), len(p.Local)))
+}
+
+// manySlots reports whether frontends share slot tables.
+func (p *ServicePort) manySlots() bool {
+	slots := 0
+	for _, list := range [][]netip.AddrPort{p.Cluster, p.Local} {
+		if len(list) > 0 {
+			slots += maglev.Size(len(list))
+		}
+	}
+	return p.hashes() && p.Frontends()*slots >= ManySlots
 }
 
 // A shape is where the tables have the endpoints of a port. In another shape all of them are written.

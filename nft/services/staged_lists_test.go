@@ -125,7 +125,7 @@ func lookedUp(batch nft.Batch) (maps []string) {
 // that makes the kernel walk over all endpoints.
 func TestSizesOfTablesComeTogether(t *testing.T) {
 	defer func(n int) { manySlots = n }(manySlots)
-	manySlots = tracker.StagedSlots
+	manySlots = tracker.ManySlots
 	r := NewRuleset(testConfig())
 	r.Committed()
 	r.Apply(maglevWorld(cluster(2, 4)))

@@ -92,7 +92,7 @@ func (w *Writer) setHalf(s *Shared, h *half, want Places) {
 	}
 	if staged {
 		h.want, inPlace = want, true
-		want = meanwhile(h.shown, want, 8*w.settings.StagedFrom) // a commit of so many slots takes the kernel some 10 ms
+		want = meanwhile(h.shown, want, 2*w.settings.StagedFrom)
 	}
 	if !inPlace && !w.journal.Tracking() { // the kernel has nothing of it
 		h.shown = Places{}
