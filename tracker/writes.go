@@ -16,8 +16,8 @@ const (
 	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise; two
 	// frontends do if the endpoints have weights.
 	ManyFrontends = 5
-	// ManySlots is from how many slots of all frontends on they share slot tables. If such a table changes much, it is
-	// written in bounded commits, whatever a step hands out.
+	// ManySlots is from how many slots of all frontends on fewer frontends share slot tables, too. If such a table changes
+	// much, it is written in bounded commits, whatever a step hands out.
 	ManySlots = 4001
 )
 
@@ -99,7 +99,8 @@ func (p *ServicePort) each() (each price) {
 	switch longest := max(len(p.Cluster), len(p.Local)); {
 	case longest == 0:
 	case p.hashes():
-		if each.goes = 1 + 2*maglev.Size(longest)/longest; !p.manySlots() {
+		each.goes = 1 + 2*maglev.Size(longest)/longest
+		if !p.sharesSlots() || maglev.Size(longest) < CommitElements { // the table is not staged
 			each.comes = each.goes
 		}
 	case p.Weighted():
@@ -133,7 +134,7 @@ func (p *ServicePort) lists() int {
 	}
 	shared := n >= few && n*(len(p.Cluster)+len(p.Local)) >= jointFrom
 	if p.hashes() {
-		shared = p.manySlots()
+		shared = p.sharesSlots()
 	}
 	if shared {
 		return 1
@@ -158,15 +159,15 @@ func (p *ServicePort) slots() int {
 	return maglev.Size(max(len(p.Cluster), len(p.Local)))
 }
 
-// manySlots reports whether frontends share slot tables.
-func (p *ServicePort) manySlots() bool {
+// sharesSlots reports whether the frontends share slot tables.
+func (p *ServicePort) sharesSlots() bool {
 	slots := 0
 	for _, list := range [][]netip.AddrPort{p.Cluster, p.Local} {
 		if len(list) > 0 {
-			slots += maglev.Size(len(list))
+			slots += p.Frontends() * maglev.Size(len(list))
 		}
 	}
-	return p.hashes() && p.Frontends()*slots >= ManySlots
+	return p.hashes() && (slots >= ManySlots || slots >= jointFrom && p.Frontends() >= ManyFrontends)
 }
 
 // A shape is where the tables have the endpoints of a port. In another shape all of them are written.

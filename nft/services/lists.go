@@ -17,17 +17,17 @@ const manyFrontends = tracker.ManyFrontends
 
 // manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
 // them until they would be half of that, so that an endpoint that comes and goes does not move them each time. Where a
-// hash chooses, manySlots decides alone, so that a change of the size is staged where it takes long; most tables are
-// smaller, and their Service ports share chains. Random tests lower both.
+// hash chooses, it also has them from manySlots on, so that a change of the size is staged where it takes long; most
+// tables are smaller, and their Service ports share chains. Random tests lower both.
 var manyPlaces, manySlots = tracker.JointFrom, tracker.ManySlots
 
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {
 	places, few := len(p.frontends)*(p.cluster.Len()+p.local.Len()), manyFrontends
 	switch {
-	case p.hash() != layout.NoHash:
-		return places >= manySlots
-	case p.current.Weighted(): // a change of weights is one commit
+	case p.hash() != layout.NoHash && places >= manySlots:
+		return true
+	case p.hash() == layout.NoHash && p.current.Weighted(): // a change of weights is one commit
 		few = 2
 	}
 	return len(p.frontends) >= few && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
