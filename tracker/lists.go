@@ -243,8 +243,7 @@ func union[T comparable](a, b []T, compare func(a, b T) int) []T {
 	case len(a) == 0:
 		return b
 	}
-	all := a
-	both := make([]T, 0, len(a)+len(b))
+	allA, allB, both := a, b, make([]T, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		c := compare(a[0], b[0])
 		if c <= 0 {
@@ -257,8 +256,11 @@ func union[T comparable](a, b []T, compare func(a, b T) int) []T {
 		}
 	}
 	both = append(append(both, a...), b...)
-	if len(both) == len(all) {
-		return all
+	switch len(both) {
+	case len(allA):
+		return allA
+	case len(allB):
+		return allB
 	}
 	return both
 }

@@ -39,7 +39,7 @@ func (t *Tracker) Take() Delta {
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, false, now)
 	}
-	t.takesAwayFirst = !first && s.left <= -mostWork/4 // a slot table has used more than there was
+	t.takesAwayFirst = !first && s.left <= -mostWork/4 // a slot table or a very long list has used more
 	if !first && !t.takesAwayFirst {
 		s.left = max(s.left, mostWork/4)
 		takeAway()

@@ -93,7 +93,7 @@ func (t trait) has(want trait) bool { return t&want == want }
 
 // hasOne reports whether all of one of sets hold.
 func (t trait) hasOne(sets []trait) bool {
-	for _, set := range sets { // without the calls of slices.ContainsFunc: this runs for each endpoint of each change
+	for _, set := range sets { // not slices.ContainsFunc: its calls are a tenth of a change of 100,000 endpoints
 		if t.has(set) {
 			return true
 		}

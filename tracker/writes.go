@@ -16,8 +16,8 @@ const (
 	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise; two
 	// frontends do if the endpoints have weights.
 	ManyFrontends = 5
-	// ManySlots is from how many slots of all frontends on fewer frontends share slot tables, too. If such a table changes
-	// much, it is written in bounded commits, whatever a step hands out.
+	// ManySlots is how many slots the frontends of a port have together when they share slot tables, however few they
+	// are. A shared table that changes much is written in bounded commits, whatever a step hands out.
 	ManySlots = 4001
 )
 
@@ -100,7 +100,7 @@ func (p *ServicePort) each() (each price) {
 	case longest == 0:
 	case p.hashes():
 		each.goes = 1 + 2*maglev.Size(longest)/longest
-		if !p.sharesSlots() || maglev.Size(longest) < CommitElements { // the table is not staged
+		if !p.shares() || maglev.Size(longest) < CommitElements { // the table is not staged
 			each.comes = each.goes
 		}
 	case p.Weighted():
@@ -128,18 +128,28 @@ func (p *ServicePort) eachFrontend() int {
 // lists returns how often the tables have the endpoint lists of a port, at most: with weights an endpoint may have
 // several places in a list, so that frontends share shorter ones, too.
 func (p *ServicePort) lists() int {
-	n, few := p.Frontends(), ManyFrontends
-	if p.Weighted() {
-		few = 2
-	}
-	shared := n >= few && n*(len(p.Cluster)+len(p.Local)) >= jointFrom
-	if p.hashes() {
-		shared = p.sharesSlots()
-	}
-	if shared {
+	if p.shares() {
 		return 1
 	}
-	return n
+	return p.Frontends()
+}
+
+// shares reports whether the frontends share their endpoint lists.
+func (p *ServicePort) shares() bool {
+	n, few, places := p.Frontends(), ManyFrontends, 0
+	for _, length := range []int{len(p.Cluster), len(p.Local)} {
+		if p.hashes() && length > 0 {
+			length = maglev.Size(length)
+		}
+		places += n * length
+	}
+	switch {
+	case p.hashes() && places >= ManySlots:
+		return true
+	case !p.hashes() && p.Weighted():
+		few = 2
+	}
+	return n >= few && places >= jointFrom
 }
 
 // long reports whether a list has too many endpoints for weights.
@@ -157,17 +167,6 @@ func (p *ServicePort) slots() int {
 		return 0
 	}
 	return maglev.Size(max(len(p.Cluster), len(p.Local)))
-}
-
-// sharesSlots reports whether the frontends share slot tables.
-func (p *ServicePort) sharesSlots() bool {
-	slots := 0
-	for _, list := range [][]netip.AddrPort{p.Cluster, p.Local} {
-		if len(list) > 0 {
-			slots += p.Frontends() * maglev.Size(len(list))
-		}
-	}
-	return p.hashes() && (slots >= ManySlots || slots >= jointFrom && p.Frontends() >= ManyFrontends)
 }
 
 // A shape is where the tables have the endpoints of a port. In another shape all of them are written.

@@ -46,9 +46,9 @@ func (b Balance) drawName() string { return "draw-" + b.suffix() }
 // maxDraws is how often an index is drawn for a long list.
 const maxDraws = 5
 
-// All returns the choice whose chains come and go with those of b. Those for slot tables of all sizes come and go
-// together: a new chain makes the kernel walk over all endpoints, and Services that change the sizes of their tables
-// would make it do so again and again.
+// All returns the choice that stands for all those whose chains come and go with the chains of b. Where a hash chooses,
+// these are the choices among slot tables of all sizes: a new chain makes the kernel walk over all endpoints, and
+// Services that change the sizes of their tables would make it do so again and again.
 func (b Balance) All() Balance {
 	if b.Hash != layout.NoHash {
 		b.Capacity = maglev.Sizes()[0]
@@ -56,7 +56,8 @@ func (b Balance) All() Balance {
 	return b
 }
 
-// Chains declares the chains that All of the choice is made of. The first is the one with the name of All.
+// Chains declares the chains that the choice is made of; where a hash chooses, those for slot tables of all sizes. The
+// first chain has the name of All.
 //
 // An index that is drawn below m, where the list has n endpoints and m is no less, belongs to
 // one of the n, each equally likely, or to none. Then the rule does not apply, and

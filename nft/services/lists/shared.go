@@ -92,7 +92,7 @@ func (w *Writer) setHalf(s *Shared, h *half, want Places) {
 	}
 	if staged {
 		h.want, inPlace = want, true
-		want = meanwhile(h.shown, want, 2*w.settings.StagedFrom)
+		want = meanwhile(h.shown, want, 2*w.settings.StagedFrom) // each slot is an element to remove and one to add
 	}
 	if !inPlace && !w.journal.Tracking() { // the kernel has nothing of it
 		h.shown = Places{}
