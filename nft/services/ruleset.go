@@ -8,7 +8,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/nft/services/lists"
@@ -239,15 +238,12 @@ func (r *Ruleset) Room() int { return max(stagedFrom-r.AllWork(), stagedFrom/4) 
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
 	endpoints, each := make(map[tracker.Protocol]int), make(map[tracker.Memory[netip.AddrPort]]int)
 	for _, port := range ports {
-		n := len(port.Cluster)
-		if unmet.limitsOf(port).hash(port) != layout.NoHash {
-			n = maglev.Size(n)
-		} else if id := tracker.MemoryOf(port.Cluster); each[id] >= manyPlaces {
-			continue // ports share it: there is no list of each port
-		} else {
-			each[id] += n
+		id := tracker.MemoryOf(port.Cluster)
+		if unmet.limitsOf(port).hash(port) != layout.NoHash || each[id] >= manyPlaces {
+			continue // long slot tables, and lists that ports share, have maps of their own
 		}
-		endpoints[port.ID.Protocol] += n
+		each[id] += len(port.Cluster)
+		endpoints[port.ID.Protocol] += len(port.Cluster)
 	}
 	n := len(ports)
 	if len(fr.ports) == 0 {
