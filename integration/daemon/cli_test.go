@@ -304,6 +304,29 @@ func TestSettingsOfTheDaemon(t *testing.T) {
 	}
 }
 
+// TestExplainThisNode: the name of this node stands for the address at which it serves node ports, also if the kernel
+// lists that of a bridge of pods first.
+func TestExplainThisNode(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	for _, link := range [][2]string{{"pods", "10.244.0.1/24"}, {"uplink", "192.168.0.2/24"}} {
+		lab.Run(t, "", "ip", "link", "add", link[0], "type", "bridge")
+		lab.Run(t, "", "ip", "address", "add", link[1], "dev", link[0])
+		lab.Run(t, "", "ip", "link", "set", link[0], "up")
+	}
+	lab.Start(t, append([]string{lab.Program(t), "--takeover=never"}, examples...)...)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.80")) })
+	check := func(source, destination, want string) {
+		t.Helper()
+		if got := runProxy(t, "explain", source, destination); got.Code != 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("explain %s %s: no %q in %+v", source, destination, want, got)
+		}
+	}
+	check("192.168.0.9", lab.NodeName+":30080/tcp", "of shop/web:http")
+	check(lab.NodeName, "10.96.0.80:80/tcp", "192.168.0.2 -> ")
+}
+
 // TestServicesOverTheQuota: commands name a Service that the quota of its namespace leaves out.
 func TestServicesOverTheQuota(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/words"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -153,6 +154,12 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	if err != nil {
 		return nil, err
 	}
+	// This node's name stands for the address at which it serves node ports, and not for that of a bridge of pods.
+	serves := func(addr netip.Addr) bool {
+		table := i.tables[tracker.FamilyOf(addr)]
+		return table != nil && slices.Contains(nodePortAddressesOf(table), addr)
+	}
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return nft.TrueFirst(serves(a), serves(b)) })
 	h := &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
 	table, p, err := q.meets(ctx, c, i.tables, h, c.Log(stderr))
 	if err != nil {
