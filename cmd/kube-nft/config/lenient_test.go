@@ -125,7 +125,7 @@ var update = flag.Bool("update", false, "rewrite the table of gates")
 // TestGatesAreDocumented holds the table of gates in the documentation to Gates.
 func TestGatesAreDocumented(t *testing.T) {
 	const path = "../../../docs/drop-in.md"
-	table := "| gate | in Kubernetes 1.37 | default | true | false |\n|---|---|---|---|---|\n"
+	table := "| gate | in Kubernetes 1.37 | kube-nft's default | true | false |\n|---|---|---|---|---|\n"
 	for _, g := range Gates {
 		on, off := g.True, g.False
 		if g.Anyway != "" {
