@@ -42,13 +42,13 @@ func (f Family) String() string {
 	return fmt.Sprintf("Family(%d)", uint8(f))
 }
 
-// NFT returns the family as nft spells it: ip or ip6.
+// nftNames are the families of tables as nft spells them: NFPROTO_* in linux/netfilter.h. Our tables have IPv4 or IPv6.
+var nftNames = map[Family]string{1: "inet", IPv4: "ip", 3: "arp", 5: "netdev", 7: "bridge", IPv6: "ip6"}
+
+// NFT returns the family as nft spells it: ip or ip6, or for a table of another program one more.
 func (f Family) NFT() string {
-	switch f {
-	case IPv4:
-		return "ip"
-	case IPv6:
-		return "ip6"
+	if name, known := nftNames[f]; known {
+		return name
 	}
 	return fmt.Sprintf("family-%d", uint8(f))
 }

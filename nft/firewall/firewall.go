@@ -87,7 +87,7 @@ func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list
 
 // base returns a base chain of nf_tables to follow packets through.
 func (f *Firewall) base(c baseChain) base {
-	name := familyText(c.family) + " " + c.table
+	name := c.family.NFT() + " " + c.table
 	t := f.tables[name]
 	if t == nil {
 		t = &table{kernel: f.kernel, family: c.family, name: c.table, read: &f.read,
@@ -205,7 +205,7 @@ func (b *base) remedy(hook uint32, p *Packet, out *outcome) string {
 	if out.policy {
 		how = "add"
 	}
-	return strings.NewReplacer("TABLE", familyText(b.family)+" "+nft.Visible(b.table), "CHAIN", nft.Visible(b.name),
+	return strings.NewReplacer("TABLE", b.family.NFT()+" "+nft.Visible(b.table), "CHAIN", nft.Visible(b.name),
 		"HOW", how).Replace("nft HOW rule TABLE CHAIN ct status dnat accept; nft HOW rule TABLE CHAIN ct state " +
 		"established,related accept")
 }

@@ -31,14 +31,6 @@ type table struct {
 	found  map[string][]byte // elements by set and key
 }
 
-// familyText is a family as nft writes it.
-func familyText(f nft.Family) string {
-	if f == inet {
-		return "inet"
-	}
-	return f.NFT()
-}
-
 // userChains are chains of programs that are meant for rules of the administrator, or tell who writes the table.
 var userChains = []string{dockerChain, ufwChain, ufwChain6}
 
@@ -127,7 +119,7 @@ func (t *table) chain(ctx context.Context, name string) (list rules, err error) 
 	case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT): // the caller looks whether the generation has changed
 		err = nil
 	case err != nil:
-		return nil, fmt.Errorf("read table %s %s, chain %s: %w", familyText(t.family), t.name, name, err)
+		return nil, fmt.Errorf("read table %s %s, chain %s: %w", t.family.NFT(), t.name, name, err)
 	}
 	t.known[name] = list
 	return list, err
@@ -161,7 +153,7 @@ func (t *table) keyLen(ctx context.Context, set string) (n int, err error) {
 		n = int(min(attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_SET_KEY_LEN)), registerBytes))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return 0, fmt.Errorf("read table %s %s, set %s: %w", familyText(t.family), t.name, set, err)
+		return 0, fmt.Errorf("read table %s %s, set %s: %w", t.family.NFT(), t.name, set, err)
 	}
 	t.keys[set] = n
 	return n, nil
@@ -187,7 +179,7 @@ func (t *table) element(ctx context.Context, set string, key []byte) (element []
 		element = slices.Clone(attr.Find(attr.Find(r.Attributes(), unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("look up an element of table %s %s, set %s: %w", familyText(t.family), t.name, set, err)
+		return nil, fmt.Errorf("look up an element of table %s %s, set %s: %w", t.family.NFT(), t.name, set, err)
 	}
 	t.found[at] = element
 	return element, nil

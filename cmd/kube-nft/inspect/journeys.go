@@ -168,7 +168,7 @@ func (w *journeys) add(e kernel.PacketEvent, now time.Time) {
 		j.cut = true
 		return
 	}
-	step := TraceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle,
+	step := TraceStep{Family: e.Family.NFT(), Table: e.Table, Chain: e.Chain, Handle: e.Handle,
 		Verdict: verdictWord(e.Verdict), family: e.Family}
 	rule := w.known.rule(&step)
 	if e.Policy {
@@ -225,18 +225,9 @@ func verdictWord(v nft.Verdict) string {
 	return v.String()
 }
 
-// hookFamily is the family of a table as nft writes it; tables of others may have one that ours have not.
-// Source: NFPROTO_* in linux/netfilter.h.
-func hookFamily(f nft.Family) string {
-	if name, known := map[nft.Family]string{1: "inet", 3: "arp", 5: "netdev", 7: "bridge"}[f]; known {
-		return name
-	}
-	return f.NFT()
-}
-
 // endOf says what a verdict that ends a packet did. The kernel reports a rejection as a drop.
 func (w *journeys) endOf(rule nft.Rule, e *kernel.PacketEvent) string {
-	where := fmt.Sprintf("table %s %s, chain %s", hookFamily(e.Family), e.Table, e.Chain)
+	where := fmt.Sprintf("table %s %s, chain %s", e.Family.NFT(), e.Table, e.Chain)
 	for _, stmt := range rule {
 		switch stmt.(type) {
 		case nft.Reject, nft.RejectTCP:
