@@ -194,7 +194,7 @@ func (q *connection) meets(ctx context.Context, c *config.Config, tables map[nft
 	table := tables[q.family()]
 	if table == nil {
 		return nil, nft.Packet{}, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here",
-			q.family().NFT(), familyName(q.family()))
+			q.family().NFT(), q.family())
 	}
 	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
 	p, err := q.packet(table, here)

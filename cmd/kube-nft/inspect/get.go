@@ -178,8 +178,8 @@ func (s *selection) setName(args []string) error {
 func (s *selection) check() error {
 	known := s.family == ""
 	for _, f := range nft.Families {
-		if digit := familyDigit(f); s.family == digit || strings.EqualFold(s.family, familyName(f)) {
-			s.family, known = digit, true
+		if name := f.String(); "IPv"+s.family == name || strings.EqualFold(s.family, name) {
+			s.family, known = name, true
 		}
 	}
 	if s.watch && s.format.Document() {
@@ -248,7 +248,7 @@ func (s *selection) has(namespace, name string) bool {
 // families lists the selected tables.
 func (s *selection) families(tables map[nft.Family]*readback.Table) (list []*readback.Table) {
 	for _, f := range nft.Families {
-		wanted := s.family == "" || s.family == familyDigit(f)
+		wanted := s.family == "" || s.family == f.String()
 		if table := tables[f]; wanted && table != nil {
 			list = append(list, table)
 		}
@@ -261,7 +261,7 @@ func (s *selection) inFamily() string {
 	if s.family == "" {
 		return ""
 	}
-	return " for IPv" + s.family
+	return " for " + s.family
 }
 
 // services lists the selected frontends of a table.

@@ -25,7 +25,7 @@ type subject struct {
 }
 
 func subjectOf(t *readback.Table, s *readback.Frontend) subject {
-	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, familyName(t.Family)}
+	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, t.Family.String()}
 }
 
 func (s *subject) text() string {

@@ -102,13 +102,3 @@ func (f *frontends) at(to netip.AddrPort, protocol tracker.Protocol) (readback.F
 			return p, ok
 		})
 }
-
-// familyDigit and familyName spell the family as users write it and as the Kubernetes API does.
-func familyDigit(f nft.Family) string {
-	if f == nft.IP6 {
-		return "6"
-	}
-	return "4"
-}
-
-func familyName(f nft.Family) string { return "IPv" + familyDigit(f) }

@@ -49,7 +49,7 @@ type TableStatus struct {
 const countedClients = 1_000_000
 
 func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s TableStatus, err error) {
-	s = TableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules(),
+	s = TableStatus{Family: t.Family.String(), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules(),
 		Annotations: make(map[string]int)}
 	frontends := t.Frontends()
 	names, ports := make(map[string]bool), make(map[string]map[string]bool)
