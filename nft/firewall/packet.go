@@ -73,6 +73,13 @@ func number(n uint32) field {
 	return knownField(binary.NativeEndian.AppendUint32(nil, n))
 }
 
+// address is an address of a family.
+func address(addr netip.Addr, f nft.Family) field {
+	a := unknownField(nft.AddrLen(f))
+	a.put(0, addr.AsSlice()...)
+	return a
+}
+
 // interfaceName is a name as the kernel compares it: 16 bytes with zeros at its end.
 func interfaceName(name string) field {
 	if name == "" {

@@ -71,24 +71,16 @@ func (r xrule) decide(w *walk) decision {
 		}
 		d.match = d.match.and(t)
 	}
-	address := func(with legacy.Masked, addr []byte, not bool) {
-		if anyBit(with.Mask) {
+	about := func(f field, with legacy.Masked, not bool) {
+		if slices.ContainsFunc(with.Mask, func(b byte) bool { return b != 0 }) {
 			d.general = false
-			f := unknownField(len(with.Value))
-			f.put(0, addr...)
 			only(masked(f, with), not)
 		}
 	}
-	address(r.Source, p.Source.AsSlice(), r.NotSource)
-	address(r.Destination, p.Destination.AsSlice(), r.NotDestination)
-	if anyBit(r.In.Mask) {
-		d.general = false
-		only(masked(interfaceName(p.In), r.In), r.NotIn)
-	}
-	if anyBit(r.Out.Mask) {
-		d.general = false
-		only(masked(interfaceName(p.Out), r.Out), r.NotOut)
-	}
+	about(address(p.Source, p.Family), r.Source, r.NotSource)
+	about(address(p.Destination, p.Family), r.Destination, r.NotDestination)
+	about(interfaceName(p.In), r.In, r.NotIn)
+	about(interfaceName(p.Out), r.Out, r.NotOut)
 	if r.Protocol != 0 {
 		t := is(r.Protocol == p.Protocol)
 		if p.Protocol == 0 {
@@ -125,11 +117,6 @@ func (r xrule) decide(w *walk) decision {
 		d.action, d.match = accepts, d.match.and(maybe)
 	}
 	return d
-}
-
-// anyBit reports whether a mask has bits.
-func anyBit(mask []byte) bool {
-	return slices.ContainsFunc(mask, func(b byte) bool { return b != 0 })
 }
 
 // masked compares the bits of a mask.
