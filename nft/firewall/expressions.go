@@ -166,26 +166,18 @@ func (e *run) meta() {
 		}
 		return
 	}
-	f := unknownField(16)
+	f, general := unknownField(16), false
 	switch key {
 	case unix.NFT_META_MARK:
-		e.load(unix.NFTA_META_DREG, e.walk.mark)
-		return
+		f, general = e.walk.mark, true
 	case unix.NFT_META_NFPROTO:
-		e.load(unix.NFTA_META_DREG, knownField([]byte{byte(p.Family)}))
-		return
+		f, general = knownField([]byte{byte(p.Family)}), true
 	case unix.NFT_META_PROTOCOL:
-		ethertype := binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP)
-		if p.Family == nft.IP6 {
-			ethertype = binary.BigEndian.AppendUint16(nil, unix.ETH_P_IPV6)
-		}
-		e.load(unix.NFTA_META_DREG, knownField(ethertype))
-		return
+		ethertype := map[nft.Family]uint16{nft.IP: unix.ETH_P_IP, nft.IP6: unix.ETH_P_IPV6}[p.Family]
+		f, general = knownField(binary.BigEndian.AppendUint16(nil, ethertype)), true
 	case unix.NFT_META_L4PROTO: // general, as firewalls refuse each protocol in its own way
-		f = unknownField(1)
+		f, general = unknownField(1), true
 		f.put(0, p.protocol()...)
-		e.load(unix.NFTA_META_DREG, f)
-		return
 	case unix.NFT_META_IIFNAME:
 		f = interfaceName(p.In)
 	case unix.NFT_META_OIFNAME:
@@ -195,7 +187,7 @@ func (e *run) meta() {
 	case unix.NFT_META_OIF:
 		f = interfaceIndex(p.Out)
 	}
-	e.about()
+	e.decision.general = e.decision.general && general
 	e.load(unix.NFTA_META_DREG, f)
 }
 
@@ -346,28 +338,22 @@ func (e *run) lookup() {
 		}
 		found = is(element != nil)
 	}
-	if !verdicts {
-		if e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 {
-			found = found.not()
-		}
-		e.only(found)
+	if e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 { // of a set alone
+		found = found.not()
+	}
+	if e.only(found); !verdicts {
 		return
 	}
-	e.only(found)
 	data := attr.Find(element, unix.NFTA_SET_ELEM_DATA)
 	if verdict := attr.Find(data, unix.NFTA_DATA_VERDICT); verdict != nil {
 		e.verdict(verdict)
 	} else if registerAt(e.number(unix.NFTA_LOOKUP_DREG)) != 0 { // a map of values
-		e.load(unix.NFTA_LOOKUP_DREG, knownOrNot(attr.Find(data, unix.NFTA_DATA_VALUE)))
+		f := unknownField(16)
+		if value := attr.Find(data, unix.NFTA_DATA_VALUE); value != nil {
+			f = knownField(value)
+		}
+		e.load(unix.NFTA_LOOKUP_DREG, f)
 	} else if found == maybe { // any of its verdicts
 		e.decision.action = accepts
 	}
-}
-
-// knownOrNot is a value, or the longest one of which nothing is known.
-func knownOrNot(b []byte) field {
-	if b == nil {
-		return unknownField(16)
-	}
-	return knownField(b)
 }
