@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // A Firewall has the rules of other programs in this network namespace. It reads a chain when a packet reaches it.
@@ -60,11 +61,6 @@ func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
 	return f, nil
 }
 
-// legacyNames are the base chains of the table filter of ip_tables.
-var legacyNames = map[uint32]string{
-	unix.NF_INET_LOCAL_IN: "INPUT", unix.NF_INET_FORWARD: "FORWARD", unix.NF_INET_LOCAL_OUT: "OUTPUT",
-}
-
 // at returns the base chains that decide at a hook about packets of a family that were translated before. An error
 // says why the legacy table could not be read.
 func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list []base, err error) {
@@ -76,7 +72,7 @@ func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list
 	}
 	l, known := f.legacy[legacyChain{family, hook}]
 	if !known {
-		l.base, l.err = readXtables(ctx, family, "filter", legacyNames[hook])
+		l.base, l.err = readXtables(ctx, family, "filter", hook)
 		f.legacy[legacyChain{family, hook}] = l
 	}
 	if l.base != nil {
@@ -175,7 +171,7 @@ const firewalld = "firewalld"
 // a policy, the rules go to the end of the chain: at its top they would accept what rules of a network policy in the
 // chain refuse.
 func (b *base) remedy(hook uint32, p *Packet, out *outcome) string {
-	iptables := b.family != inet && b.table == "filter" && b.name == legacyNames[hook]
+	iptables := b.family != inet && b.table == "filter" && b.name == legacy.HookNames[hook]
 	forward := hook == unix.NF_INET_FORWARD
 	switch {
 	case b.table == firewalld && hook == unix.NF_INET_LOCAL_IN:
@@ -258,39 +254,31 @@ func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority in
 			continue
 		}
 		b := f.base(c)
-		found, err := f.ahead(ctx, &b, &p, c.typ == "nat", c.priority)
-		if err != nil {
+		if list, err = f.ahead(ctx, list, &b, &p, c.typ == "nat", c.priority); err != nil {
 			return list, err
 		}
-		list = append(list, found...)
 	}
-	name := map[uint32]string{unix.NF_INET_PRE_ROUTING: "PREROUTING", unix.NF_INET_LOCAL_OUT: "OUTPUT"}[hook]
-	for _, legacy := range []struct {
+	for _, x := range []struct {
 		table    string
 		priority int32
 	}{{"raw", rawPriority}, {"mangle", manglePriority}} {
-		b, err := readXtables(ctx, p.Family, legacy.table, name)
+		b, err := readXtables(ctx, p.Family, x.table, hook)
+		if err == nil && b != nil {
+			list, err = f.ahead(ctx, list, b, &p, false, x.priority)
+		}
 		if err != nil {
 			return list, err
 		}
-		if b == nil {
-			continue
-		}
-		found, err := f.ahead(ctx, b, &p, false, legacy.priority)
-		if err != nil {
-			return list, err
-		}
-		list = append(list, found...)
 	}
 	return list, nil
 }
 
-// ahead says what a base chain does with a packet before our chains.
-func (f *Firewall) ahead(ctx context.Context, b *base, p *Packet, nat bool, priority int32) (list []Neighbour,
-	err error) {
+// ahead adds what a base chain does with a packet before our chains.
+func (f *Firewall) ahead(ctx context.Context, list []Neighbour, b *base, p *Packet, nat bool,
+	priority int32) ([]Neighbour, error) {
 	out, err := f.follow(ctx, b, p)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", b.where, err)
+		return list, fmt.Errorf("%s: %w", b.where, err)
 	}
 	if out.refused {
 		list = append(list, Neighbour{b.where, priority, Refuses, out.unless == ""})

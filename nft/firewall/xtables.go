@@ -26,8 +26,9 @@ type xtable map[string]rules
 
 func (x xtable) chain(_ context.Context, name string) (rules, error) { return x[name], nil }
 
-// readXtables reads a base chain of a table of ip_tables, and what it leads to; nil if there is none.
-func readXtables(ctx context.Context, f nft.Family, tableName, name string) (*base, error) {
+// readXtables reads the base chain at a hook of a table of ip_tables, and what it leads to; nil if there is none.
+func readXtables(ctx context.Context, f nft.Family, tableName string, hook uint32) (*base, error) {
+	name := legacy.HookNames[hook]
 	chains, err := legacy.ReadTable(ctx, f, tableName)
 	if err != nil || len(chains[name]) == 0 {
 		return nil, err

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// hookNames are the base chains of a table, indexed by hook number, NF_INET_*.
-var hookNames = [numHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+// HookNames are the base chains of a table, indexed by hook number, NF_INET_*.
+var HookNames = [numHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
 // numHooks is NF_INET_NUMHOOKS.
 const numHooks = 5
@@ -103,7 +103,7 @@ func (b *blob) begin(hooks hookTable, off int, e entry) (begun bool, err error) 
 		if begun {
 			return false, fmt.Errorf("two base chains begin at byte %d", off)
 		}
-		b.chains = append(b.chains, blobChain{name: hookNames[h], hook: h})
+		b.chains = append(b.chains, blobChain{name: HookNames[h], hook: h})
 		begun = true
 	}
 	if e.targetName(b.layout) == "ERROR" && !begun {
