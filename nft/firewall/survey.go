@@ -180,19 +180,14 @@ func choose(targets []Target, f nft.Family) (chosen []place) {
 	targets = slices.DeleteFunc(slices.Clone(targets), func(t Target) bool {
 		return tracker.FamilyOf(t.Endpoint.Addr()) != f
 	})
-	outside := func(t Target) int { // first
-		if t.Outside {
-			return 0
-		}
-		return 1
-	}
 	slices.SortFunc(targets, func(a, b Target) int {
-		return cmp.Or(a.Endpoint.Compare(b.Endpoint), cmp.Compare(a.Protocol, b.Protocol), outside(a)-outside(b))
+		return cmp.Or(a.Endpoint.Compare(b.Endpoint), cmp.Compare(a.Protocol, b.Protocol),
+			nft.TrueFirst(a.Outside, b.Outside))
 	})
 	targets = slices.CompactFunc(targets, func(a, b Target) bool {
 		return a.Endpoint == b.Endpoint && a.Protocol == b.Protocol
 	})
-	slices.SortStableFunc(targets, func(a, b Target) int { return outside(a) - outside(b) })
+	slices.SortStableFunc(targets, func(a, b Target) int { return nft.TrueFirst(a.Outside, b.Outside) })
 	step := max(1, len(targets)/maxRoutes)
 	behind := map[string]int{}
 	for i := 0; i < len(targets); i += step {
