@@ -77,9 +77,7 @@ func configureLog(group uint16, command byte) (*netlink.Conn, error) {
 	}
 	var w attr.Writer
 	w.Netfilter(nft.Family(unix.AF_UNSPEC), group)
-	w.Head(attrLogConfig, 1)
-	w.Buf = append(w.Buf, command)
-	w.Pad()
+	w.Uint8(attrLogConfig, command)
 	_, err = conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: logConfig, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   w.Buf,
