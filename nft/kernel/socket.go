@@ -25,23 +25,15 @@ func openSocket() (*socket, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	s := &socket{fd: fd}
-	if err := s.bind(); err != nil {
-		return nil, errors.Join(err, s.close())
+	if err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil { // the kernel chooses the address
+		return nil, errors.Join(os.NewSyscallError("bind", err), s.close())
 	}
-	return s, nil
-}
-
-// bind lets the kernel choose the address.
-func (s *socket) bind() error {
-	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	name, err := unix.Getsockname(s.fd)
+	name, err := unix.Getsockname(fd)
 	if err != nil {
-		return os.NewSyscallError("getsockname", err)
+		return nil, errors.Join(os.NewSyscallError("getsockname", err), s.close())
 	}
 	s.port = name.(*unix.SockaddrNetlink).Pid
-	return nil
+	return s, nil
 }
 
 // close acts once: later the descriptor may belong to another socket.
