@@ -85,18 +85,12 @@ func newChangeSet(changes []tracker.FlowChange, desired Desired) *changeSet {
 	return s
 }
 
-// change returns the change at a flow's frontend, or nil.
-func (s *changeSet) change(flow *Flow) *tracker.FlowChange {
-	change, _ := lookUp(flow, s.desired, func(f tracker.Frontend) (*tracker.FlowChange, bool) {
-		change := s.changes[f]
-		return change, change != nil
-	})
-	return change
-}
-
 // stale reports whether the changes made flow stale.
 func (s *changeSet) stale(flow *Flow) bool {
-	change := s.change(flow)
+	change, _ := lookUp(flow, s.desired, func(f tracker.Frontend) (*tracker.FlowChange, bool) {
+		change, changed := s.changes[f]
+		return change, changed
+	})
 	at, allowed, known := serving(flow, s.desired)
 	switch {
 	case known && allowed(flow.Endpoint()):
@@ -106,7 +100,10 @@ func (s *changeSet) stale(flow *Flow) bool {
 	case change != nil && orphans(change, flow):
 		return true
 	}
-	return s.strays(flow)
+	// A flow that bypasses a cluster IP at which a frontend has just appeared: our rules now reject packets to its other
+	// ports.
+	addr := flow.Original.Destination.Addr()
+	return s.appeared[addr] && flow.Bypasses() && s.desired.ClusterIP(addr)
 }
 
 // orphans reports whether flow was a flow of the changed frontend, which is gone: with the
@@ -120,11 +117,4 @@ func orphans(c *tracker.FlowChange, flow *Flow) bool {
 		return c.Gone && !c.NodePort()
 	}
 	return slices.ContainsFunc(c.Removed, func(s tracker.Served) bool { return s.Has(flow.Endpoint()) })
-}
-
-// strays reports whether flow bypasses a cluster IP at which a frontend has just appeared: our
-// rules now reject packets to its other ports.
-func (s *changeSet) strays(flow *Flow) bool {
-	addr := flow.Original.Destination.Addr()
-	return s.appeared[addr] && flow.Bypasses() && s.desired.ClusterIP(addr)
 }
