@@ -70,7 +70,9 @@ func Apply(settings Settings, root string, cpus int) []Sysctl {
 	set("net.netfilter.nf_conntrack_buckets", entries/bucketEntries, atLeast)
 	set("net.netfilter.nf_conntrack_tcp_timeout_established", seconds(settings.TCPEstablished), equal)
 	set("net.netfilter.nf_conntrack_tcp_timeout_close_wait", seconds(settings.TCPCloseWait), equal)
-	set("net.netfilter.nf_conntrack_tcp_be_liberal", flag(settings.TCPBeLiberal), equal)
+	if settings.TCPBeLiberal {
+		set("net.netfilter.nf_conntrack_tcp_be_liberal", 1, equal)
+	}
 	set("net.netfilter.nf_conntrack_udp_timeout", seconds(settings.UDP), equal)
 	set("net.netfilter.nf_conntrack_udp_timeout_stream", seconds(settings.UDPStream), equal)
 	return done
@@ -100,13 +102,6 @@ func (s *Settings) entries(cpus int) int64 {
 }
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
-
-func flag(set bool) int64 {
-	if set {
-		return 1
-	}
-	return 0
-}
 
 func equal(have, want int64) bool   { return have == want }
 func atLeast(have, want int64) bool { return have >= want }
