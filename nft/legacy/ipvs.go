@@ -41,15 +41,15 @@ func (s Server) command() string {
 // kube-proxy's only if it is a dummy.
 func findDevice() (netlink.Link, map[netip.Addr]bool, error) {
 	link, err := netlink.LinkByName(Device)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && link.Type() != "dummy" {
 		return nil, nil, nil
 	}
-	if err != nil || link.Type() != "dummy" {
-		return nil, nil, err
+	var list []netlink.Addr
+	if err == nil {
+		list, err = addressesOf(link)
 	}
-	list, err := addressesOf(link)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("device %s: %w", Device, err)
 	}
 	addrs := make(map[netip.Addr]bool)
 	for _, a := range list {
@@ -74,10 +74,7 @@ func addressesOf(link netlink.Link) (list []netlink.Addr, err error) {
 // ServiceAddresses returns the addresses of kube-ipvs0.
 func ServiceAddresses() (map[netip.Addr]bool, error) {
 	_, addrs, err := findDevice()
-	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", Device, err)
-	}
-	return addrs, nil
+	return addrs, err
 }
 
 // InterfaceAddresses returns the addresses of the interfaces of this network namespace, sorted. Those of kube-ipvs0,
@@ -104,11 +101,11 @@ func InterfaceAddresses() ([]netip.Addr, error) {
 // deleteDevice deletes kube-ipvs0, if it exists, with its addresses.
 func deleteDevice() error {
 	link, _, err := findDevice()
-	if err == nil && link != nil {
-		err = netlink.LinkDel(link)
+	if err != nil || link == nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("device %s: %w", Device, err)
+	if err := netlink.LinkDel(link); err != nil {
+		return fmt.Errorf("delete device %s: %w", Device, err)
 	}
 	return nil
 }
@@ -161,7 +158,7 @@ func readIPVS() (p Part, err error) {
 	p.Backend = IPVS
 	link, addrs, err := findDevice()
 	if err != nil {
-		return p, fmt.Errorf("device %s: %w", Device, err)
+		return p, err
 	}
 	if link != nil {
 		p.Device = Device
