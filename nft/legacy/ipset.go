@@ -61,12 +61,7 @@ func readSets() (sets []Set, err error) {
 	if _, err := os.Stat(ipsetModule); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	c, err := dial(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	err = aboutSet(c, ipsetCmdList, netlink.Dump, "", func(b []byte) {
+	err = aboutSet(ipsetCmdList, netlink.Dump, "", func(b []byte) {
 		if s := decodeSet(b); proxySets.MatchString(s.Name) {
 			sets = append(sets, s)
 		}
@@ -75,8 +70,12 @@ func readSets() (sets []Set, err error) {
 }
 
 // aboutSet sends a request about a set, or without a name about all, of which it lists no elements.
-func aboutSet(c *netlink.Conn, command netlink.HeaderType, flags netlink.HeaderFlags, name string,
-	each func([]byte)) error {
+func aboutSet(command netlink.HeaderType, flags netlink.HeaderFlags, name string, each func([]byte)) error {
+	c, err := dial(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
 	var w attr.Writer
 	w.Netfilter(nft.IP, 0)
 	w.Uint8(ipsetAttrProto, ipsetProtocol)
@@ -93,13 +92,8 @@ var nodePortSets = regexp.MustCompile(`^KUBE-(6-)?NODE-PORT-(TCP|UDP|SCTP)(-HASH
 
 // readNodePorts lists the node ports in ipsets of these names. The sets of node ports with external
 // policy Local are parts of these.
-func readNodePorts(sets []Set) (map[tracker.Frontend]bool, error) {
-	c, err := dial(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	found := make(map[tracker.Frontend]bool)
+func readNodePorts(sets []Set) (found map[tracker.Frontend]bool, err error) {
+	found = make(map[tracker.Frontend]bool)
 	for _, set := range sets {
 		m := nodePortSets.FindStringSubmatch(set.Name)
 		if m == nil {
@@ -109,7 +103,7 @@ func readNodePorts(sets []Set) (map[tracker.Frontend]bool, error) {
 		if m[1] != "" {
 			family = tracker.IPv6
 		}
-		err = errors.Join(err, aboutSet(c, ipsetCmdList, netlink.Dump, set.Name, func(b []byte) {
+		err = errors.Join(err, aboutSet(ipsetCmdList, netlink.Dump, set.Name, func(b []byte) {
 			for elements := attr.NewReader(attr.Find(b, ipsetAttrADT)); elements.Next(); {
 				if value := attr.Find(elements.Value, ipsetAttrPort); len(value) == 2 {
 					found[tracker.NodePort(family, protocol, binary.BigEndian.Uint16(value))] = true
@@ -141,13 +135,8 @@ func destroySets(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list ipsets: %w", err)
 	}
-	c, err := dial(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	for _, s := range slices.DeleteFunc(sets, used) {
-		switch refused := aboutSet(c, ipsetCmdDestroy, netlink.Acknowledge, s.Name, nil); {
+		switch refused := aboutSet(ipsetCmdDestroy, netlink.Acknowledge, s.Name, nil); {
 		case errors.Is(refused, ipsetErrBusy):
 			err = errors.Join(err, fmt.Errorf("ipset %s: a rule of another program uses it", s.Name))
 		case refused != nil && !errors.Is(refused, unix.ENOENT):
