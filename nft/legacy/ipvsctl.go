@@ -121,21 +121,23 @@ func eachServer(ctx context.Context, servers []Server, do func(*ipvsSocket, *Ser
 
 // decodeServer reads a virtual server; false if it has no address.
 func decodeServer(data []byte) (s Server, ok bool) {
-	addr, ok := ipvsAddress(attr.Find(data, ipvsServerAddr), host16(attr.Find(data, ipvsServerFamily)))
-	s.Protocol = tracker.Protocol(host16(attr.Find(data, ipvsServerProto))).String()
+	addr, ok := ipvsAddress(attr.Find(data, ipvsServerAddr), host[uint16](attr.Find(data, ipvsServerFamily)))
+	s.Protocol = tracker.Protocol(host[uint16](attr.Find(data, ipvsServerProto))).String()
 	s.Frontend = netip.AddrPortFrom(addr, port(attr.Find(data, ipvsServerPort)))
 	return s, ok && protocolNumbers[s.Protocol] != 0
 }
 
 // addDestination takes in a destination.
 func (s *Server) addDestination(data []byte) {
-	family := host16(attr.Find(data, ipvsDestFamily))
+	family := host[uint16](attr.Find(data, ipvsDestFamily))
 	addr, ok := ipvsAddress(attr.Find(data, ipvsDestAddr), family)
-	if !ok || addr.Is4() != s.Frontend.Addr().Is4() || host32(attr.Find(data, ipvsDestMethod)) != ipvsMasquerade {
+	if !ok || addr.Is4() != s.Frontend.Addr().Is4() || host[uint32](attr.Find(data, ipvsDestMethod)) != ipvsMasquerade {
 		s.foreign = true
 	}
-	s.Connections += int(host32(attr.Find(data, ipvsDestActive))) + int(host32(attr.Find(data, ipvsDestInactive)))
-	if host32(attr.Find(data, ipvsDestWeight)) != 0 {
+	for _, typ := range []uint16{ipvsDestActive, ipvsDestInactive} {
+		s.Connections += int(host[uint32](attr.Find(data, typ)))
+	}
+	if host[uint32](attr.Find(data, ipvsDestWeight)) != 0 {
 		s.open = append(s.open, netip.AddrPortFrom(addr, port(attr.Find(data, ipvsDestPort))))
 	}
 }
@@ -151,26 +153,16 @@ func ipvsAddress(value []byte, family uint16) (addr netip.Addr, ok bool) {
 	return addr, false
 }
 
-func port(value []byte) uint16 {
-	if len(value) != 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(value)
+// port reads a number in network order; 0 if it is missing.
+func port(value []byte) (n uint16) {
+	_, _ = binary.Decode(value, binary.BigEndian, &n)
+	return n
 }
 
-// host16 and host32 read numbers in the order of the host, as most are for ip_vs.
-func host16(value []byte) uint16 {
-	if len(value) != 2 {
-		return 0
-	}
-	return binary.NativeEndian.Uint16(value)
-}
-
-func host32(value []byte) uint32 {
-	if len(value) != 4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(value)
+// host reads a number in the order of the host, as most are for ip_vs; 0 if it is missing.
+func host[T uint16 | uint32](value []byte) (n T) {
+	_, _ = binary.Decode(value, binary.NativeEndian, &n)
+	return n
 }
 
 // aboutServer is a message that says no more than which virtual server it is about.
@@ -222,6 +214,7 @@ func (w *ipvsWriter) address(typ uint16, addr netip.Addr) {
 	w.Bytes(typ, string(value[:]))
 }
 
+// host16 and host32 write numbers in the order of the host.
 func (w *ipvsWriter) host16(typ, value uint16) {
 	w.Bytes(typ, string(binary.NativeEndian.AppendUint16(nil, value)))
 }
