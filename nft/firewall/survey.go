@@ -153,6 +153,12 @@ func DeviceTo(addr netip.Addr) string {
 	return ""
 }
 
+// SourceTo is the address from which this node sends packets to an address; false if none is known.
+func SourceTo(addr netip.Addr) (netip.Addr, bool) {
+	p, ok := pathTo(addr)
+	return p.source, ok && p.source.IsValid()
+}
+
 // Forwarded reports whether packets for an address are forwarded: it is not this node's own.
 func Forwarded(addr netip.Addr) bool {
 	p, ok := pathTo(addr)

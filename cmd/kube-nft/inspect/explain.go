@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -160,7 +159,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		return table != nil && slices.Contains(nodePortAddressesOf(table), addr)
 	}
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return nft.TrueFirst(serves(a), serves(b)) })
-	h := &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
+	h := &host{route: firewall.SourceTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
 	table, p, err := q.meets(ctx, c, i.tables, h, c.Log(stderr))
 	if err != nil {
 		return nil, err
@@ -262,18 +261,4 @@ func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
 	}
 	return fmt.Sprintf("%s is a pod of Node %s, by its spec.podCIDRs: its packets meet the rules of that node, and this "+
 		"is the answer of %s. Run explain in the pod of kube-nft on %s.", p.Source, node, c.NodeName, node)
-}
-
-// senderTo looks the sending address of this host up in the routing table. It sends nothing.
-func senderTo(to netip.Addr) (netip.Addr, bool) {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	defer conn.Close()
-	local, ok := conn.LocalAddr().(*net.UDPAddr)
-	if !ok {
-		return netip.Addr{}, false
-	}
-	return local.AddrPort().Addr().Unmap(), true
 }
