@@ -94,7 +94,8 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	switch {
 	case usage, errors.As(err, new(*config.Error)), errors.Is(err, informer.ErrNoServer):
 		return exitUsage
-	case errors.As(err, new(inspect.TroubleError)), errors.Is(err, move.ErrIncomplete):
+	case errors.As(err, new(inspect.TroubleError)), errors.Is(err, move.ErrIncomplete),
+		root.Name() == cluster.Name: // all its commands only read
 		return exitTrouble
 	}
 	return exitFailed

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/nft/words"
 )
 
@@ -108,5 +107,5 @@ func noAnswer(problems []answer) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return inspect.TroubleError{Err: fmt.Errorf("no answer from %s", words.Plural(len(problems), "node"))}
+	return fmt.Errorf("no answer from %s", words.Plural(len(problems), "node"))
 }

@@ -64,17 +64,17 @@ the archive then has the rest.`,
 			name := cmp.Or(file, "kube-nft-bugreport-"+r.at.UTC().Format("20060102-150405")+".tar.gz")
 			out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			refused := r.collect(cmd.Context())
 			err = r.write(out)
 			if err = errors.Join(err, out.Close()); err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s has %s of %s; look at it before you publish it\n", name,
 				words.Plural(len(r.files), "file"), words.Plural(len(members), "node"))
 			if refused != nil {
-				return inspect.TroubleError{Err: refused}
+				return refused
 			}
 			return writeProblems(cmd.ErrOrStderr(), r.problems)
 		},

@@ -46,11 +46,11 @@ go, 1 for no go, and 2 if it could not look.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cluster, err := c.connect(cmd.Flags())
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			rows, err := cluster.checkUntil(cmd.Context(), time.Now().Add(wait), names, c.selector, cmd.ErrOrStderr())
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			return rows.write(cmd.OutOrStdout())
 		},

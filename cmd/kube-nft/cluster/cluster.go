@@ -1,4 +1,5 @@
-// Package cluster holds the commands for all nodes, kubectl kube-nft. Add Commands to the root command.
+// Package cluster holds the commands for all nodes, kubectl kube-nft. Add Commands to the root command. A command that
+// could not look returns an error other than ErrNoGo, inspect.ErrDiffers and inspect.ErrUnhealthy.
 //
 // A command reads the nodes and the pods of kube-nft with the user's kubeconfig (members), runs a command of the
 // program in each pod (ask), side by side, and prints a row for each node. A node that does not answer is a row as
@@ -25,7 +26,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
 
@@ -116,13 +116,10 @@ func (c *connection) connect(flags *pflag.FlagSet) (*cluster, error) {
 func (c *connection) open(cmd *cobra.Command, names []string) (*cluster, []member, error) {
 	cluster, err := c.connect(cmd.Flags())
 	if err != nil {
-		return nil, nil, inspect.TroubleError{Err: err}
+		return nil, nil, err
 	}
 	members, err := cluster.members(cmd.Context(), names, c.selector)
-	if err != nil {
-		return nil, nil, inspect.TroubleError{Err: err}
-	}
-	return cluster, members, nil
+	return cluster, members, err
 }
 
 // completionTimeout bounds how long the shell waits for names.

@@ -40,7 +40,7 @@ It exits 0 if nothing differs, 1 if something does, and 2 if a node did not answ
 			}
 			rows, err := cluster.diff(cmd.Context(), members)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			if form.Document() {
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeDiff", rows))
@@ -72,7 +72,7 @@ func resultOf(rows []nodeDiff) error {
 	var err error
 	for _, r := range rows {
 		if r.Problem != "" {
-			return inspect.TroubleError{Err: fmt.Errorf("node %s: %s", r.Node, r.Problem)}
+			return fmt.Errorf("node %s: %s", r.Node, r.Problem)
 		}
 		if len(r.Operations)+len(r.Differences) > 0 {
 			err = inspect.ErrDiffers

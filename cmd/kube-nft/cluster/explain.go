@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
 
@@ -59,7 +58,7 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 			}
 			from, err := cluster.origin(cmd.Context(), members, args[0], strings.HasPrefix(args[1], "["))
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			if from.node == "" {
 				from.node = nodeOf(members, args[1])
@@ -67,13 +66,13 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 			if from.node != "" && !everywhere {
 				members = slices.DeleteFunc(members, func(m member) bool { return m.node.Name != from.node })
 				if len(members) == 0 {
-					return inspect.TroubleError{Err: fmt.Errorf("node %s of %s is not selected", from.node, args[0])}
+					return fmt.Errorf("node %s of %s is not selected", from.node, args[0])
 				}
 			}
 			command := append([]string{"explain", from.address, args[1]}, from.flags...)
 			answers, err := cluster.answers(cmd.Context(), members, command)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			if form.Document() {
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeAnswer", answers))

@@ -54,7 +54,7 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 			}
 			answers, err := cluster.answers(cmd.Context(), members, slices.Concat(command, r.flags(cmd), args))
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			if form.Document() {
 				documents := make([]nodeDocument, len(answers))

@@ -67,15 +67,13 @@ API server or the nodes. With -w, the exit code says what the last look found.`,
 			}
 			rows, err := cluster.statuses(cmd.Context(), members)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			switch {
 			case watch:
 				w := statusWatch{form: &form, out: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(),
 					shown: make(map[string]string)}
-				if rows, err = w.follow(cmd.Context(), cluster, names, c.selector, interval, rows); err != nil {
-					err = inspect.TroubleError{Err: err}
-				}
+				rows, err = w.follow(cmd.Context(), cluster, names, c.selector, interval, rows)
 			case form.Document():
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeStatus", rows))
 			default:

@@ -131,7 +131,7 @@ func (t *topLists) run(ctx context.Context, c *cluster, members []member, comman
 		}
 	}
 	if failed != nil {
-		return inspect.TroubleError{Err: failed}
+		return failed
 	}
 	return writeProblems(t.cmd.ErrOrStderr(), problems)
 }

@@ -94,7 +94,7 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 		})
 		warned.flush()
 		if err := m.flush(time.Time{}); err != nil && !errors.Is(err, errEnough) {
-			return inspect.TroubleError{Err: err}
+			return err
 		}
 		return noAnswer(problems)
 	}
