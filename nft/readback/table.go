@@ -141,19 +141,23 @@ func (s *Frontend) Weighted() bool {
 	return false
 }
 
-// Annotations lists, as "key: value", what annotations ask of the Service port: Options, and what
-// chains and lists show. The weights of endpoints are listed without a value.
+// Derived are annotations that comments do not show, but chains and lists, and their words.
+var Derived = [...]tracker.Option{
+	{Word: "maglev", Annotation: tracker.AnnotationPrefix + "lb-algorithm: maglev"},
+	{Word: "by source IP", Annotation: tracker.AnnotationPrefix + "hash: source-ip"},
+	{Word: "weights", Annotation: tracker.AnnotationPrefix + "weight"},
+	{Word: "ipMode Router", Annotation: tracker.AnnotationPrefix + "ip-mode: Router"},
+}
+
+// Annotations lists, as "key: value", what annotations ask of the Service port: Options, and those that are Derived.
+// The weights of endpoints are listed without a value.
 func (s *Frontend) Annotations() []string {
 	all := slices.Clone(s.Options)
-	for _, shown := range []struct {
-		is   bool
-		text string
-	}{
-		{s.Hash != layout.NoHash, "lb-algorithm: maglev"}, {s.Hash == layout.HashAddress, "hash: source-ip"},
-		{s.Weighted(), "weight"}, {s.Router, "ip-mode: Router"},
+	for i, shown := range [len(Derived)]bool{
+		s.Hash != layout.NoHash, s.Hash == layout.HashAddress, s.Weighted(), s.Router,
 	} {
-		if shown.is {
-			all = append(all, tracker.AnnotationPrefix+shown.text)
+		if shown {
+			all = append(all, Derived[i].Annotation)
 		}
 	}
 	return all

@@ -167,14 +167,6 @@ func digest(texts []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:digestLen])
 }
 
-// derived are annotations that comments do not show, and their words.
-var derived = []tracker.Option{
-	{Word: "maglev", Annotation: tracker.AnnotationPrefix + "lb-algorithm: maglev"},
-	{Word: "by source IP", Annotation: tracker.AnnotationPrefix + "hash: source-ip"},
-	{Word: "weights", Annotation: tracker.AnnotationPrefix + "weight"},
-	{Word: "ipMode Router", Annotation: tracker.AnnotationPrefix + "ip-mode: Router"},
-}
-
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []TableStatus) (rows [][]string) {
 	for _, head := range []string{
@@ -194,7 +186,7 @@ func tableRows(tables []TableStatus) (rows [][]string) {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
 		}
 	}
-	for _, option := range append(tracker.Options(), derived...) {
+	for _, option := range append(tracker.Options(), readback.Derived[:]...) {
 		row, shown := []string{"  " + option.Word}, 0
 		for _, t := range tables {
 			n := t.Annotations[option.Annotation]
