@@ -144,7 +144,11 @@ func (s *selection) command(reader *config.Reader, what, short string,
 			}
 			if missing {
 				name := layout.PortName{Namespace: s.namespace, Name: s.name, Port: s.port}.String()
-				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(name, "/"), s.inFamily())
+				where := "here"
+				if s.family != "" {
+					where += " for " + s.family
+				}
+				return fmt.Errorf("no Service %s is programmed %s", strings.TrimPrefix(name, "/"), where)
 			}
 			return nil
 		},
@@ -196,15 +200,8 @@ func (s *selection) check() error {
 
 // Columns returns the columns of a list by which it can be sorted.
 func Columns(list string) []string {
-	switch list {
-	case "services":
-		return heads(serviceColumns)
-	case "endpoints":
-		return heads(endpointColumns)
-	case "affinity":
-		return heads(affinityColumns)
-	}
-	return nil
+	return map[string][]string{"services": heads(serviceColumns), "endpoints": heads(endpointColumns),
+		"affinity": heads(affinityColumns)}[list]
 }
 
 // checkColumn takes --sort-by.
@@ -254,14 +251,6 @@ func (s *selection) families(tables map[nft.Family]*readback.Table) (list []*rea
 		}
 	}
 	return list
-}
-
-// inFamily says which family is selected.
-func (s *selection) inFamily() string {
-	if s.family == "" {
-		return ""
-	}
-	return " for " + s.family
 }
 
 // services lists the selected frontends of a table.

@@ -102,10 +102,13 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, service := range s.services(table) {
 			row := serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
-				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash),
-				Hash: service.Hash.String(), Weighted: service.Weighted(),
-				Endpoints: service.Endpoints().Len(), AffinitySeconds: int(service.Affinity / time.Second),
-				Annotations: service.Annotations(), options: service.Options,
+				Policy: service.Policy, Verdict: service.Verdict.String(), Hash: service.Hash.String(),
+				Weighted: service.Weighted(), Endpoints: service.Endpoints().Len(),
+				AffinitySeconds: int(service.Affinity / time.Second), Annotations: service.Annotations(),
+				options: service.Options,
+			}
+			if service.Hash != layout.NoHash {
+				row.Algorithm = "maglev"
 			}
 			if service.HasLocal {
 				row.LocalEndpoints = new(service.Local.Len())
@@ -114,14 +117,6 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 		}
 	}
 	return writeList(cmd, s, "Frontend", serviceColumns, rows)
-}
-
-// algorithm names the way to choose an endpoint as the annotation lb-algorithm does; empty for chance.
-func algorithm(hash layout.Hash) string {
-	if hash == layout.NoHash {
-		return ""
-	}
-	return "maglev"
 }
 
 // An endpointRow is one endpoint of one list of a frontend.
