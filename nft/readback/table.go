@@ -502,7 +502,12 @@ func (s *Frontend) policyWords() string {
 	if !ok {
 		return "unknown: " + s.Verdict.String()
 	}
-	words := kindWords(p)
+	words := cmp.Or(kindWords[p.Kind], "all endpoints")
+	if p.Kind == layout.ExternalLocal && p.Router {
+		words = "external: pass (no local endpoint)"
+	} else if p.Kind == layout.ExternalLocal && p.Local == 0 {
+		words = "external: drop (no local endpoint)"
+	}
 	switch {
 	case s.Hash == layout.HashAddressPort:
 		words += ", maglev"
@@ -521,28 +526,11 @@ func (s *Frontend) policyWords() string {
 	return words
 }
 
-func kindWords(p layout.Policy) string {
-	switch p.Kind {
-	case layout.Refused:
-		return "reject (no endpoint)"
-	case layout.Passed:
-		return "pass (no endpoint)"
-	case layout.Dropped:
-		return "drop (no local endpoint)"
-	case layout.InternalLocal:
-		return "local endpoints"
-	case layout.ExternalFallback:
-		return "all endpoints (none local)"
-	case layout.ExternalLocal:
-		switch {
-		case p.Router:
-			return "external: pass (no local endpoint)"
-		case p.Local == 0:
-			return "external: drop (no local endpoint)"
-		}
-		return "external local"
-	}
-	return "all endpoints"
+// kindWords are what kinds of policies do, except with all endpoints.
+var kindWords = map[layout.PolicyKind]string{
+	layout.Refused: "reject (no endpoint)", layout.Passed: "pass (no endpoint)",
+	layout.Dropped: "drop (no local endpoint)", layout.InternalLocal: "local endpoints",
+	layout.ExternalFallback: "all endpoints (none local)", layout.ExternalLocal: "external local",
 }
 
 // PolicyChains counts the chains that say what a kind of frontend does.
