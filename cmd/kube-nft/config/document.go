@@ -62,7 +62,6 @@ const APIVersion = "kube-nft.github.io/v1alpha1"
 const (
 	proxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	proxyKind    = "KubeProxyConfiguration"
-	ownVersion   = APIVersion
 	ownKind      = "KubeNFTConfiguration"
 )
 
@@ -151,12 +150,12 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 	case version == proxyVersion && kind == proxyKind:
 		s.into = &d.proxy
 		d.useless = uselessFields(top)
-	case version == ownVersion && kind == ownKind:
+	case version == APIVersion && kind == ownKind:
 		s.into = &d.own
 	default:
 		return "",
 			&Error{Setting: file, Reason: fmt.Sprintf("it has kind %q of apiVersion %q; expected %s of %s or %s of %s", kind,
-				version, proxyKind, proxyVersion, ownKind, ownVersion)}
+				version, proxyKind, proxyVersion, ownKind, APIVersion)}
 	}
 	ignored, err := s.decode(converted)
 	d.ignored = append(d.ignored, ignored...)

@@ -27,7 +27,7 @@ func TestEveryField(t *testing.T) {
 		api           reflect.Type
 	}{
 		{proxyVersion, proxyKind, reflect.TypeFor[proxyv1alpha1.KubeProxyConfiguration]()},
-		{ownVersion, ownKind, reflect.TypeFor[KubeNFTConfiguration]()},
+		{APIVersion, ownKind, reflect.TypeFor[KubeNFTConfiguration]()},
 	} {
 		for _, path := range fieldPaths(identity.api, "") {
 			value, _ := fieldAt(reflect.New(identity.api).Elem(), path)
@@ -128,7 +128,7 @@ func TestFileFormats(t *testing.T) {
 			t.Errorf("%s: MasqueradeBit = %d, want 3", name, c.MasqueradeBit)
 		}
 	}
-	own := "apiVersion: " + ownVersion + "\nkind: " + ownKind + "\naffinitySize: 9\n"
+	own := "apiVersion: " + APIVersion + "\nkind: " + ownKind + "\naffinitySize: 9\n"
 	if c := mustRead(t, "--config", writeFile(t, own)); c.AffinitySize != 9 {
 		t.Errorf("AffinitySize = %d, want 9", c.AffinitySize)
 	}

@@ -124,20 +124,14 @@ func (l *leaf) text() string {
 // zero reports whether the value counts as left out.
 func (l *leaf) zero() bool {
 	switch value := l.value.(type) {
-	case nil:
-		return true
-	case bool:
-		return !value
 	case string:
 		return value == "" || value == "0" || value == "0s"
-	case int64:
-		return value == 0
 	case []any:
 		return len(value) == 0
-	case map[string]any:
+	case map[string]any: // empty, as it is a leaf
 		return true
 	}
-	return false
+	return l.value == nil || reflect.ValueOf(l.value).IsZero()
 }
 
 // fieldAt returns the field of an API value that has this path in a file.

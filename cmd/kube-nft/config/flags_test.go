@@ -223,7 +223,7 @@ func TestLocalhostNodePortsOfKubeProxy(t *testing.T) {
 		{fields: "iptables: {localhostNodePorts: false}"},
 		{fields: "iptables: {localhostNodePorts: null}"},
 		{fields: "nodePortAddresses: [primary, localhost]\niptables: {localhostNodePorts: true}"},
-		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + ownVersion + "\nkind: " + ownKind +
+		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + APIVersion + "\nkind: " + ownKind +
 			"\nlocalhostNodePorts: true"},
 	} {
 		file := proxyFile(t, tt.fields)

@@ -12,7 +12,7 @@ import (
 
 const (
 	proxyHead = "apiVersion: " + proxyVersion + "\nkind: " + proxyKind + "\n"
-	ownHead   = "apiVersion: " + ownVersion + "\nkind: " + ownKind + "\n"
+	ownHead   = "apiVersion: " + APIVersion + "\nkind: " + ownKind + "\n"
 )
 
 // checkNotices holds the notices of a file, in which FILE stands for its path, to want.

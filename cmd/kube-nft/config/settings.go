@@ -22,7 +22,7 @@ type setting struct {
 	flag, field string
 	weaker      string // field of the section iptables, which holds where field is left out
 	stronger    string // field of KubeNFTConfiguration, which wins over field
-	usage       string // empty hides the flag
+	usage       string
 	choice      string // all values that it takes, if these are words
 	stage       string // alpha or beta; empty is stable
 }
@@ -192,7 +192,7 @@ const (
 // table, once kube-nft has ended, in a form that nft does not read.
 func defaults() *document {
 	d := &document{own: KubeNFTConfiguration{
-		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
+		TypeMeta:           metav1.TypeMeta{APIVersion: APIVersion, Kind: ownKind},
 		LocalhostNodePorts: new(bool),
 		ExternalIPs:        []string{defaultExternalIPs},
 		AffinitySize:       131072,
@@ -238,10 +238,7 @@ func expected(flag string) string { return "expected " + tracker.Enumerate(Choic
 // addFlags declares the flags, which write into the document.
 func (d *document) addFlags(f *pflag.FlagSet) {
 	for _, s := range settings {
-		v, usage := d.at(s.field), s.usage
-		if v.Kind() == reflect.Pointer {
-			v = v.Elem()
-		}
+		v, usage := reflect.Indirect(d.at(s.field)), s.usage
 		if s.stage != "" {
 			usage += " (" + s.stage + ")"
 		}
@@ -274,7 +271,6 @@ func (d *document) addFlags(f *pflag.FlagSet) {
 			p := pointerTo[[]string](v)
 			f.StringSliceVar(p, s.flag, *p, usage)
 		}
-		f.Lookup(s.flag).Hidden = s.usage == ""
 	}
 }
 
@@ -290,7 +286,7 @@ func (c *Config) JSON() ([]byte, error) {
 		return nil, err
 	}
 	all := make(map[string]any)
-	for i, version := range []string{proxyVersion, ownVersion} {
+	for i, version := range []string{proxyVersion, APIVersion} {
 		group, _, _ := strings.Cut(version, "/")
 		all[group] = parts[i]
 	}
