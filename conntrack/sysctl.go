@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // maxEntries is the largest table size that Apply sets: 2^20 entries.
@@ -112,7 +113,7 @@ func apply(root, name string, want int64, keep func(have, want int64) bool) Sysc
 	var err error
 	if s.Have, err = readSysctl(root, name); err == nil && !keep(s.Have, want) {
 		if err = os.WriteFile(sysctlFile(root, name), []byte(strconv.FormatInt(want, 10)), 0); err != nil {
-			err = fmt.Errorf("have %d: %w", s.Have, cause(err))
+			err = fmt.Errorf("have %d: %w", s.Have, words.Cause(err))
 		}
 		s.Changed = err == nil
 	}
@@ -126,7 +127,7 @@ func apply(root, name string, want int64, keep func(have, want int64) bool) Sysc
 func readSysctl(root, name string) (int64, error) {
 	text, err := os.ReadFile(sysctlFile(root, name))
 	if err != nil {
-		return 0, fmt.Errorf("cannot be read: %w", cause(err))
+		return 0, fmt.Errorf("cannot be read: %w", words.Cause(err))
 	}
 	value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
@@ -146,15 +147,6 @@ func (s *Sysctl) remedy(err error) string {
 	}
 	return fmt.Sprintf("set it on the node (sysctl -w %s=%d) or in an init container that may write /proc/sys",
 		s.Name, s.Want)
-}
-
-// cause drops the path from err: the message already names the sysctl.
-func cause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
 }
 
 // OnlineCPUs returns how many CPUs are online according to path, usually /proc/stat. A container limited to some CPUs

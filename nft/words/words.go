@@ -2,7 +2,9 @@
 package words
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"unicode/utf8"
 )
@@ -37,6 +39,14 @@ func Strings[T fmt.Stringer](list []T) (texts []string) {
 
 // OneLine returns the text of an error without line breaks.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Cause returns what an error about a file says besides the operation and the path: for texts that name the file.
+func Cause(err error) error {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return failed.Err
+	}
+	return err
+}
 
 // Wrap breaks text between words at a width, indents lines after the first, and ends the last one. Longer words stay
 // whole.

@@ -1,13 +1,13 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/kube-nft/kube-nft/nft/words"
 )
 
 // A Reader reads the settings of one command line and the file that it names.
@@ -54,11 +54,8 @@ func (r *Reader) Read() (*Config, error) {
 	}
 	if r.file != "" {
 		content, err := os.ReadFile(r.file)
-		if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-			err = pathError.Err
-		}
 		if err != nil {
-			return nil, fmt.Errorf("--config %s: %w; expected a file of kind %s", r.file, err, proxyKind)
+			return nil, fmt.Errorf("--config %s: %w; expected a file of kind %s", r.file, words.Cause(err), proxyKind)
 		}
 		document, err := parse(r.file, content)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/kube-nft/kube-nft/nft/words"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
@@ -90,11 +90,9 @@ func (c *Config) CheckSource() error {
 		return err
 	}
 	file, err := os.OpenFile(c.Manifests, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would block
-	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pathError.Err
-	}
 	if err != nil {
-		return fmt.Errorf("manifests %s: %w; --manifests takes a file or directory of YAML or JSON", c.Manifests, err)
+		return fmt.Errorf("manifests %s: %w; --manifests takes a file or directory of YAML or JSON", c.Manifests,
+			words.Cause(err))
 	}
 	return file.Close()
 }
