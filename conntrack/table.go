@@ -111,10 +111,7 @@ func (t *Table) Visit(ctx context.Context, filter Filter, budget int, visit func
 		return false
 	})
 	switch {
-	case enough:
-		t.broken = true
-		return false, nil
-	case errors.Is(err, ErrInterrupted):
+	case enough, errors.Is(err, ErrInterrupted):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read conntrack table: %w", err)
