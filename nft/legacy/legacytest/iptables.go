@@ -3,8 +3,6 @@ package legacytest
 import (
 	"fmt"
 	"strings"
-
-	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A table collects the lines of one table of iptables-restore.
@@ -112,33 +110,23 @@ func (s Shape) filterProxy(t *table) {
 		port, hasPort := s.NodePort(i)
 		if s.Refused(i) {
 			t.rule(
-				`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s has no endpoints" -m tcp --dport 80 -j REJECT --reject-with %s`, host(s.ClusterIP(i)), service(i), s.reject())
+				`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s has no endpoints" -m tcp --dport 80 -j REJECT --reject-with %s`, host(s.ClusterIP(i)), Name(i), s.reject())
 		}
 		if s.Refused(i) && hasPort {
 			t.rule(
-				`KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "%s has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport %d -j REJECT --reject-with %s`, service(i), port, s.reject())
+				`KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "%s has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport %d -j REJECT --reject-with %s`, Name(i), port, s.reject())
 		}
 		if s.Local(i) {
 			t.rule(`KUBE-NODEPORTS -p tcp -m comment --comment "%s health check node port" -m tcp --dport %d -j ACCEPT`,
-				service(i), 32000+i%700)
+				Name(i), 32000+i%700)
 			t.rule(
-				`KUBE-PROXY-FIREWALL -d %s -p %s -m comment --comment "%s traffic not accepted by its ranges" -m %s --dport 80 -j DROP`, host(s.LoadBalancer(i)), s.Protocol(i), service(i), s.Protocol(i))
+				`KUBE-PROXY-FIREWALL -d %s -p %s -m comment --comment "%s traffic not accepted by its ranges" -m %s --dport 80 -j DROP`, host(s.LoadBalancer(i)), s.Protocol(i), Name(i), s.Protocol(i))
 		}
 	}
 }
 
 // reject returns the name of the refusal that kube-proxy uses.
-func (s Shape) reject() string {
-	if s.Family == nft.IP6 {
-		return "icmp6-port-unreachable"
-	}
-	return "icmp-port-unreachable"
-}
+func (s Shape) reject() string { return s.word("icmp-port-unreachable", "icmp6-port-unreachable") }
 
 // loopback returns the range that the kubelet protects.
-func (s Shape) loopback() string {
-	if s.Family == nft.IP6 {
-		return "::1/128"
-	}
-	return "127.0.0.0/8"
-}
+func (s Shape) loopback() string { return s.word("127.0.0.0/8", "::1/128") }

@@ -4,31 +4,20 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"github.com/kube-nft/kube-nft/nft"
 )
 
 // setName returns the name of an ipset in the Shape's family.
-func (s Shape) setName(suffix string) string {
-	if s.Family == nft.IP6 {
-		return "KUBE-6-" + suffix
-	}
-	return "KUBE-" + suffix
-}
+func (s Shape) setName(suffix string) string { return s.word("KUBE-", "KUBE-6-") + suffix }
 
 // IPSets returns the text for ipset restore of kube-proxy's IPVS mode. The rules of IPVS
 // need the sets.
 func (s Shape) IPSets() string {
-	family := "inet"
-	if s.Family == nft.IP6 {
-		family = "inet6"
-	}
 	var b strings.Builder
 	for _, set := range [][2]string{
 		{"CLUSTER-IP", "hash:ip,port"}, {"LOAD-BALANCER", "hash:ip,port"},
 		{"LOOP-BACK", "hash:ip,port,ip"}, {"IPVS-IPS", "hash:ip"},
 	} {
-		fmt.Fprintf(&b, "create %s %s family %s\n", s.setName(set[0]), set[1], family)
+		fmt.Fprintf(&b, "create %s %s family %s\n", s.setName(set[0]), set[1], s.word("inet", "inet6"))
 	}
 	nodePorts := func(i int) string { return s.setName("NODE-PORT-" + strings.ToUpper(s.Protocol(i))) }
 	for _, protocol := range []string{"TCP", "UDP"} {

@@ -73,16 +73,20 @@ func (s Shape) LoadBalancer(i int) netip.Addr { return s.addr("198.18.0.0", "fd0
 
 // addr returns address n of a range.
 func (s Shape) addr(v4, v6 string, n int) netip.Addr {
-	base := netip.MustParseAddr(v4)
-	if s.Family == nft.IP6 {
-		base = netip.MustParseAddr(v6)
-	}
-	raw := base.AsSlice()
+	raw := netip.MustParseAddr(s.word(v4, v6)).AsSlice()
 	raw[len(raw)-1] += byte(n)
 	raw[len(raw)-2] += byte(n >> 8)
 	raw[len(raw)-3] += byte(n >> 16)
 	addr, _ := netip.AddrFromSlice(raw)
 	return addr
+}
+
+// word returns the one for the Shape's family.
+func (s Shape) word(v4, v6 string) string {
+	if s.Family == nft.IP6 {
+		return v6
+	}
+	return v4
 }
 
 // host returns the address as iptables lists it, with the length of its prefix.
@@ -98,10 +102,7 @@ func chainName(kind, of string) string {
 }
 
 // Name returns the name of Service i's port as kube-proxy writes it.
-func Name(i int) string { return service(i) }
-
-// service returns the name of Service i.
-func service(i int) string { return fmt.Sprintf("shop/service-%d:http", i) }
+func Name(i int) string { return fmt.Sprintf("shop/service-%d:http", i) }
 
 // proxyLine matches what is kube-proxy's in the output of iptables-save: chains, rules inside them
 // and jumps to them. It is independent of the code under test.

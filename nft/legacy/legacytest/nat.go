@@ -32,7 +32,7 @@ func (s Shape) nat() *table {
 	if s.Borrowed {
 		t.rule(`CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j KUBE-MARK-MASQ`)
 		t.rule(`OUTPUT -p tcp -m tcp --dport 1080 -m comment --comment "admin: short cut" -j %s`,
-			chainName("SVC", service(0)))
+			chainName("SVC", Name(0)))
 		t.rule(`PREROUTING -s %s -j KUBE-SERVICES`, host(s.Endpoint(0, 0)))
 	}
 	t.chain("ZZZ-LAST")
@@ -46,7 +46,7 @@ func (s Shape) natService(t *table, i int) {
 	if s.Refused(i) {
 		return
 	}
-	name, svc, proto := service(i), chainName("SVC", service(i)), s.Protocol(i)
+	name, svc, proto := Name(i), chainName("SVC", Name(i)), s.Protocol(i)
 	t.chain(svc)
 	ip := host(s.ClusterIP(i))
 	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j %s`, ip, proto, name,
@@ -85,7 +85,7 @@ func (s Shape) natService(t *table, i int) {
 
 // natExternal is how a Service is reached from outside.
 func (s Shape) natExternal(t *table, i int) {
-	name, ext, proto := service(i), chainName("EXT", service(i)), s.Protocol(i)
+	name, ext, proto := Name(i), chainName("EXT", Name(i)), s.Protocol(i)
 	port, hasPort := s.NodePort(i)
 	if !hasPort && !s.Local(i) {
 		return
@@ -114,21 +114,13 @@ func (s Shape) natExternal(t *table, i int) {
 
 // endpointChain returns the name of the chain of an endpoint.
 func (s Shape) endpointChain(i, j int) string {
-	return chainName("SEP", service(i)+socket(s.Endpoint(i, j), 8080))
+	return chainName("SEP", Name(i)+socket(s.Endpoint(i, j), 8080))
 }
 
 // pods returns the range of pod addresses.
-func (s Shape) pods() string {
-	if s.ClusterIP(0).Is6() {
-		return "fd00:10:244::/48"
-	}
-	return "10.244.0.0/16"
-}
+func (s Shape) pods() string { return s.word("10.244.0.0/16", "fd00:10:244::/48") }
 
 // mask returns the mask that distinguishes clients.
 func (s Shape) mask() string {
-	if s.ClusterIP(0).Is6() {
-		return "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
-	}
-	return "255.255.255.255"
+	return s.word("255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
 }

@@ -3,8 +3,6 @@ package legacytest
 import (
 	"fmt"
 	"strings"
-
-	"github.com/kube-nft/kube-nft/nft"
 )
 
 // NFTables returns the text for nft -f of kube-proxy's own table in its nftables mode, and of a
@@ -19,7 +17,7 @@ func (s Shape) NFTables() string {
 		key := fmt.Sprintf("%s . %s . 80", s.ClusterIP(i), s.Protocol(i))
 		ips = append(ips, s.ClusterIP(i).String())
 		if s.Refused(i) {
-			refused = append(refused, fmt.Sprintf("%s comment %q : goto reject-chain", key, service(i)))
+			refused = append(refused, fmt.Sprintf("%s comment %q : goto reject-chain", key, Name(i)))
 			continue
 		}
 		services = append(services, fmt.Sprintf("%s : goto %s", key, nftChain("service", i)))
@@ -141,15 +139,10 @@ func (s Shape) nftEndpoint(i, j int) string {
 	return strings.TrimPrefix(chainName("X", end), "KUBE-X-")[:8] + "-" + end
 }
 
-func (s Shape) addrType() string {
-	if s.Family == nft.IP6 {
-		return "ipv6_addr"
-	}
-	return "ipv4_addr"
-}
+func (s Shape) addrType() string { return s.word("ipv4_addr", "ipv6_addr") }
 
 // nftChain names a chain of a Service as kube-proxy does.
 func nftChain(kind string, i int) string {
-	hash := strings.TrimPrefix(chainName("X", service(i)), "KUBE-X-")
+	hash := strings.TrimPrefix(chainName("X", Name(i)), "KUBE-X-")
 	return fmt.Sprintf("%s-%s-shop/service-%d/tcp/http", kind, hash[:8], i)
 }
