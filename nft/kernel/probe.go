@@ -83,13 +83,19 @@ func (k *Client) missing(ctx context.Context, f nft.Family, p probe) (missing, f
 	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: why}, nil
 }
 
-// probeOptional tries what only some Services need. One family stands for both: the modules serve both.
-func (k *Client) probeOptional(ctx context.Context, lacks *nft.Lacks) error {
-	hash, redirect := optionalProbes()
-	var err error
+// probeOptional tries what only some Services need: consistent hashing, and addresses that answer echo requests. One
+// family stands for both: the modules serve both.
+func (k *Client) probeOptional(ctx context.Context, lacks *nft.Lacks) (err error) {
+	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex},
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	hash := probe{feature: "hashes of packets", options: inBoth("CONFIG_NFT_HASH (module nft_hash)"),
+		sets: []*nft.Set{slots}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{
+			Key: []nft.Part{nft.Destination, nft.HashedIndex(2, true)}, Map: slots.Name, Protocol: unix.IPPROTO_TCP}})}}
 	if lacks.Hash, err = k.missing(ctx, nft.IP, hash); err != nil {
 		return err
 	}
+	redirect := probe{feature: "redirecting to this host", options: inBoth("CONFIG_NFT_REDIR (module nft_redir)"),
+		chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.EchoRequest{}, nft.Redirect{}})}}
 	lacks.Redirect, err = k.missing(ctx, nft.IP, redirect)
 	return err
 }
@@ -224,18 +230,6 @@ func probes() []probe {
 			sets:   []*nft.Set{affinity},
 			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
 	}
-}
-
-// optionalProbes are of consistent hashing and of addresses that answer echo requests.
-func optionalProbes() (hash, redirect probe) {
-	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex},
-		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
-	hash = probe{feature: "hashes of packets", options: inBoth("CONFIG_NFT_HASH (module nft_hash)"),
-		sets: []*nft.Set{slots}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{
-			Key: []nft.Part{nft.Destination, nft.HashedIndex(2, true)}, Map: slots.Name, Protocol: unix.IPPROTO_TCP}})}}
-	redirect = probe{feature: "redirecting to this host", options: inBoth("CONFIG_NFT_REDIR (module nft_redir)"),
-		chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.EchoRequest{}, nft.Redirect{}})}}
-	return hash, redirect
 }
 
 func inBoth(option string) map[nft.Family]string {
