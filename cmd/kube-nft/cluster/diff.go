@@ -256,10 +256,6 @@ func writeSome(w io.Writer, head string, lines []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	shown := lines[:min(len(lines), shownDifferences)]
-	_, err := fmt.Fprintf(w, "%s\n  %s\n", head, strings.Join(shown, "\n  "))
-	if more := len(lines) - len(shown); err == nil && more > 0 {
-		_, err = fmt.Fprintf(w, "  and %d more\n", more)
-	}
+	_, err := fmt.Fprintf(w, "%s\n  %s\n", head, words.Some(lines, shownDifferences, "\n  "))
 	return err
 }
