@@ -11,7 +11,7 @@ var HookNames = [numHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "PO
 // numHooks is NF_INET_NUMHOOKS.
 const numHooks = 5
 
-// A hookTable is the part of a table's description that changes with its rules.
+// A hookTable is the part of a table's description that changes with its rules, as it stands in struct ipt_getinfo.
 type hookTable struct {
 	valid     uint32           // bit h: the table has a base chain at hook h
 	entry     [numHooks]uint32 // where it begins, in bytes

@@ -57,7 +57,7 @@ func ReadTable(ctx context.Context, f nft.Family, table string) (chains map[stri
 		if err != nil {
 			return err
 		}
-		if u32(info, 80) > largestTable {
+		if info.size > largestTable {
 			return ErrTooLarge
 		}
 		x, err := s.read(table)

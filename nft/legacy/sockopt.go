@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +25,26 @@ const (
 // Lengths of the structures of those options, on 64-bit machines.
 const (
 	tableName     = 32 // the name of a table, at the start of each
-	infoLen       = 84 // struct ipt_getinfo
 	getEntriesLen = 40 // struct ipt_get_entries before the rules
-	replaceLen    = 96 // struct ipt_replace before the rules
 	countersAt    = 40 // of struct xt_counters_info, where the counters begin
 	counterLen    = 16 // struct xt_counters: packets, bytes
 )
+
+// A tableInfo is the kernel's summary of a table, struct ipt_getinfo.
+type tableInfo struct {
+	name  [tableName]byte
+	hooks hookTable
+	size  uint32 // of the rules, in bytes
+}
+
+// A replacement is struct ipt_replace before the rules, on 64-bit machines.
+type replacement struct {
+	name                 [tableName]byte
+	valid, entries, size uint32
+	entry, underflow     [numHooks]uint32
+	counted              uint32 // rules that are replaced
+	counters             uint64 // the address where the kernel writes theirs
+}
 
 // errWordSize says why a 32-bit program does nothing.
 var errWordSize = errors.New("ip_tables has another layout for 32-bit programs; use iptables-legacy")
@@ -57,10 +72,11 @@ func openSocket(f nft.Family) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) } // nothing is buffered
 
-// info reads the kernel's summary of a table that must exist, struct ipt_getinfo.
-func (s *socket) info(table string) ([]byte, error) {
-	info := append(nameField(table), make([]byte, infoLen-tableName)...)
-	return info, s.get(optGetInfo, info)
+// info reads the kernel's summary of a table that must exist.
+func (s *socket) info(table string) (info tableInfo, err error) {
+	copy(info.name[:], table)
+	err = s.get(optGetInfo, unsafe.Pointer(&info), unsafe.Sizeof(info))
+	return info, err
 }
 
 // snapshot reads a table that must exist: the kernel would create any other. EAGAIN means that the
@@ -70,18 +86,13 @@ func (s *socket) snapshot(table string) (hookTable, []byte, error) {
 	if err != nil {
 		return hookTable{}, nil, err
 	}
-	hooks := hookTable{valid: u32(info, 32), entries: u32(info, 76)}
-	for h := range numHooks {
-		hooks.entry[h] = u32(info, 36+4*h)
-		hooks.underflow[h] = u32(info, 56+4*h)
-	}
-	size := u32(info, 80)
-	data := append(nameField(table), make([]byte, getEntriesLen-tableName+int(size))...)
-	binary.NativeEndian.PutUint32(data[tableName:], size)
-	if err := s.get(optGetEntries, data); err != nil {
+	data := make([]byte, getEntriesLen+int(info.size))
+	copy(data, table)
+	binary.NativeEndian.PutUint32(data[tableName:], info.size)
+	if err := s.get(optGetEntries, unsafe.Pointer(&data[0]), uintptr(len(data))); err != nil {
 		return hookTable{}, nil, err
 	}
-	return hooks, data[getEntriesLen:], nil
+	return info.hooks, data[getEntriesLen:], nil
 }
 
 // replace replaces the rules of a table with have entries in one step, and returns the last values
@@ -93,33 +104,29 @@ func (s *socket) replace(table string, have uint32, hooks hookTable, rules []byt
 	pinner.Pin(&counters[0])
 	defer pinner.Unpin()
 
-	request := append(nameField(table), make([]byte, replaceLen-tableName)...)
-	put := binary.NativeEndian
-	put.PutUint32(request[32:], hooks.valid)
-	put.PutUint32(request[36:], hooks.entries)
-	put.PutUint32(request[40:], uint32(len(rules)))
-	for h := range numHooks {
-		put.PutUint32(request[44+4*h:], hooks.entry[h])
-		put.PutUint32(request[64+4*h:], hooks.underflow[h])
+	r := replacement{
+		valid: hooks.valid, entries: hooks.entries, size: uint32(len(rules)), entry: hooks.entry, underflow: hooks.underflow,
+		counted: have, counters: uint64(uintptr(unsafe.Pointer(&counters[0]))),
 	}
-	put.PutUint32(request[84:], have)
-	put.PutUint64(request[88:], uint64(uintptr(unsafe.Pointer(&counters[0]))))
-	err := s.set(optReplace, append(request, rules...))
+	copy(r.name[:], table)
+	header := unsafe.Slice((*byte)(unsafe.Pointer(&r)), unsafe.Sizeof(r))
+	err := s.set(optReplace, slices.Concat(header, rules))
 	return counters, err
 }
 
 // addCounters adds to the counters of a table, entry by entry.
 func (s *socket) addCounters(table string, counters []byte) error {
-	request := append(nameField(table), make([]byte, countersAt-tableName)...)
+	request := make([]byte, countersAt)
+	copy(request, table)
 	binary.NativeEndian.PutUint32(request[tableName:], uint32(len(counters)/counterLen))
 	return s.set(optAddCounters, append(request, counters...))
 }
 
 // get calls getsockopt(2); data holds both its question and its answer.
-func (s *socket) get(option int, data []byte) error {
-	size := uint32(len(data))
+func (s *socket) get(option int, data unsafe.Pointer, length uintptr) error {
+	size := uint32(length)
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), uintptr(s.layout.level), uintptr(option),
-		uintptr(unsafe.Pointer(&data[0])), uintptr(unsafe.Pointer(&size)), 0)
+		uintptr(data), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
 		return errno
 	}
@@ -130,13 +137,3 @@ func (s *socket) get(option int, data []byte) error {
 func (s *socket) set(option int, data []byte) error {
 	return unix.SetsockoptString(s.fd, s.layout.level, option, unsafe.String(&data[0], len(data)))
 }
-
-// nameField returns the name of a table, padded with zeros.
-func nameField(table string) []byte {
-	name := make([]byte, tableName)
-	copy(name, table)
-	return name
-}
-
-// u32 returns the number at off.
-func u32(data []byte, off int) uint32 { return binary.NativeEndian.Uint32(data[off:]) }

@@ -19,7 +19,7 @@ type Watch struct {
 
 // A xtableLook is what a look has found in a table of ip_tables.
 type xtableLook struct {
-	info   string // the kernel's summary of the table, which changes with the number of its rules
+	info   tableInfo // it changes with the number of rules
 	served bool
 }
 
@@ -67,12 +67,12 @@ func (w *Watch) xtables(ctx context.Context, f nft.Family) (served bool, err err
 		if err != nil {
 			return err
 		}
-		if look.info != string(info) {
+		if look.info != info {
 			x, err := s.read(table)
 			if err != nil {
 				return err
 			}
-			look = xtableLook{string(info), slices.ContainsFunc(x.rules.chains, func(c blobChain) bool {
+			look = xtableLook{info, slices.ContainsFunc(x.rules.chains, func(c blobChain) bool {
 				return c.name == serviceChain && len(c.rules()) > 0
 			})}
 		}
