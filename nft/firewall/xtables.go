@@ -133,27 +133,17 @@ func masked(f field, with legacy.Masked) truth {
 // An extension is a match or a target of x_tables, of either kind of tables.
 type extension legacy.Extension
 
-// u16 and u32 are numbers in the kernel's order; zero beyond the end.
-func (x *extension) u16(at int) uint16 {
-	if at+2 > len(x.Data) {
-		return 0
-	}
-	return binary.NativeEndian.Uint16(x.Data[at:])
+// bytes are n bytes of the data at an offset; zeros beyond the end.
+func (x *extension) bytes(at, n int) []byte {
+	b := make([]byte, n)
+	copy(b, x.Data[min(at, len(x.Data)):])
+	return b
 }
 
-func (x *extension) u32(at int) uint32 {
-	if at+4 > len(x.Data) {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(x.Data[at:])
-}
-
-func (x *extension) u8(at int) uint8 {
-	if at >= len(x.Data) {
-		return 0
-	}
-	return x.Data[at]
-}
+// u8, u16 and u32 are numbers in the kernel's order.
+func (x *extension) u8(at int) uint8   { return x.bytes(at, 1)[0] }
+func (x *extension) u16(at int) uint16 { return binary.NativeEndian.Uint16(x.bytes(at, 2)) }
+func (x *extension) u32(at int) uint32 { return binary.NativeEndian.Uint32(x.bytes(at, 4)) }
 
 // States that only the match conntrack knows. Source: linux/netfilter/xt_conntrack.h.
 const xtStateDNAT = 1 << 7
@@ -171,8 +161,7 @@ func (x *extension) matches(w *walk) (t truth, general bool) {
 		if x.Revision != 1 {
 			break
 		}
-		mask := binary.NativeEndian.AppendUint32(nil, x.u32(4))
-		t = masked(w.mark, legacy.Masked{Value: binary.NativeEndian.AppendUint32(nil, x.u32(0)), Mask: mask})
+		t = masked(w.mark, legacy.Masked{Value: x.bytes(0, 4), Mask: x.bytes(4, 4)})
 		if x.u8(8) != 0 {
 			t = t.not()
 		}
