@@ -199,24 +199,22 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 			t.sets = append(t.sets, Set{Name: name})
 		}
 	})
-	dump := func(set *Set) {
-		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)],
-			strings.HasPrefix(set.Name, proxyAffinity)
-		at := t.ports[proxyPortOf(set.Name)]
-		err = errors.Join(err, t.elements(ctx, k, set.Name, func(element []byte) {
-			set.Elements++
-			t.addElement(set.Name, element)
-			if e := (AffinityEntry{at, keyAddress(element), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
-				len(t.entries) < maxEntries {
-				t.entries = append(t.entries, e)
-			}
-		}))
-	}
 	for _, affinity := range []bool{false, true} { // which frontends there are comes first
 		for i := range t.sets {
-			if strings.HasPrefix(t.sets[i].Name, proxyAffinity) == affinity {
-				dump(&t.sets[i])
+			set := &t.sets[i]
+			endpoint, isAffinity := strings.CutPrefix(set.Name, proxyAffinity)
+			if isAffinity != affinity {
+				continue
 			}
+			at, to := t.ports[proxyPortOf(set.Name)], t.endpoints[proxyEndpoint+endpoint]
+			err = errors.Join(err, t.elements(ctx, k, set.Name, func(element []byte) {
+				set.Elements++
+				t.addElement(set.Name, element)
+				if e := (AffinityEntry{at, keyAddress(element), to}); affinity && at.Port != 0 && e.valid() &&
+					len(t.entries) < maxEntries {
+					t.entries = append(t.entries, e)
+				}
+			}))
 		}
 	}
 	return err
