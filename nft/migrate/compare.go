@@ -105,10 +105,7 @@ func (e *LossError) Error() string {
 }
 
 // IsLoss reports whether err refuses a takeover because of what would be lost.
-func IsLoss(err error) bool {
-	var loss *LossError
-	return errors.As(err, &loss)
-}
+func IsLoss(err error) bool { return errors.As(err, new(*LossError)) }
 
 // Refusal returns why kube-proxy's rules have to stay, a *LossError; nil if they may go.
 func (c *Comparison) Refusal() error {

@@ -27,10 +27,7 @@ func (e *drainError) Error() string {
 
 // IsDraining reports whether err of Remove means that only connections of the IPVS mode are left. Call
 // Drained, and Remove again.
-func IsDraining(err error) bool {
-	var draining *drainError
-	return errors.As(err, &draining)
-}
+func IsDraining(err error) bool { return errors.As(err, new(*drainError)) }
 
 // drain lets kube-proxy's virtual servers take no new connections. It returns a drainError while they have
 // connections, and nil when all of IPVS may go.

@@ -66,13 +66,12 @@ var States = [...]State{Waiting, Replacing, Draining, Taken, Stuck, Unverified, 
 
 // StateAfter returns the state after a step that returned err, or after the last step if err is nil.
 func StateAfter(err error) State {
-	var needs *needsError
 	switch {
 	case err == nil:
 		return Taken
 	case IsDraining(err):
 		return Draining
-	case errors.As(err, &needs):
+	case errors.As(err, new(*needsError)):
 		return Unverified
 	case IsLoss(err):
 		return Refused
@@ -279,10 +278,11 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 	}
 	lookAgain := func(ctx context.Context) (string, error) {
 		if len(steps) > 0 { // another program may have removed our tables during the last step
-			var loss *LossError
-			if err := t.serves(ctx, &inventory, missing); errors.As(err, &loss) {
-				return "", &TablesError{loss.reason}
-			} else if err != nil {
+			err := t.serves(ctx, &inventory, missing)
+			if loss, ok := errors.AsType[*LossError](err); ok {
+				err = &TablesError{loss.reason}
+			}
+			if err != nil {
 				return "", err
 			}
 		}
