@@ -14,13 +14,16 @@ import (
 // explainEndpoints lists the candidates, and which of them are on this node, as far as that is
 // known.
 func (e *explainer) explainEndpoints() {
-	chain := ""
+	chain, chosen := "", "" // chosen is the element that a hash chose
 	for _, step := range e.Steps {
 		if stmt, ok := last(e.ruleOf(step)).(nft.DNATFrom); ok && stmt.ToPort == 0 {
 			chain = "chain " + step.Chain + ", map " + stmt.Map
+			if step.Set != "" {
+				chosen = step.String()
+			}
 		}
 	}
-	e.explainHash()
+	e.explainHash(chosen)
 	names := make([]string, len(e.Endpoints))
 	for i, ep := range e.Endpoints {
 		names[i] = ep.String()
@@ -38,21 +41,16 @@ func (e *explainer) explainEndpoints() {
 	}
 }
 
-// explainHash says what of the client the endpoint follows from.
-func (e *explainer) explainHash() {
+// explainHash says what of the client the endpoint follows from, which an element decides.
+func (e *explainer) explainHash(by string) {
 	what := map[string]string{nft.HashAddress: "address", nft.HashAddressPort: "address and port"}[e.Hash]
-	if what == "" {
-		return
-	}
-	if e.Hash == nft.HashAddressPort && e.packet.SourcePort == 0 {
-		e.add("Hash", "the endpoint follows from the client's "+what+
-			", alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
-		return
-	}
-	for _, step := range e.Steps {
-		if stmt, ok := last(e.ruleOf(step)).(nft.DNATFrom); ok && stmt.ToPort == 0 && step.Set != "" {
-			e.add("Hash", "the endpoint follows from the client's "+what+", alike on all nodes", step.String())
-		}
+	text := "the endpoint follows from the client's " + what + ", alike on all nodes"
+	switch {
+	case what == "":
+	case e.Hash == nft.HashAddressPort && e.packet.SourcePort == 0:
+		e.add("Hash", text+"; pass its port, as ADDR:PORT, to see which", "")
+	case by != "":
+		e.add("Hash", text, by)
 	}
 }
 
