@@ -20,11 +20,6 @@ type Action struct {
 	Will   string `json:"will"` // "removed", "kept", or what to do by hand
 }
 
-// String returns the action as a line for an operator.
-func (a Action) String() string {
-	return fmt.Sprintf("%s: %s (%s): %s", a.Where, a.Object, a.Means, a.Will)
-}
-
 // fill sets what the part contains and what a removal does with it.
 func (p *Part) fill(rs ruleset, f nft.Family, s scope) {
 	p.Frontends = rs.frontends(f)

@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -144,4 +145,9 @@ func (i *Inventory) Plan() []Action {
 		plan = append(plan, p.Actions...)
 	}
 	return plan
+}
+
+// String returns the action as a line of the expected plans.
+func (a Action) String() string {
+	return fmt.Sprintf("%s: %s (%s): %s", a.Where, a.Object, a.Means, a.Will)
 }
