@@ -74,8 +74,8 @@ type FlowChange struct {
 	// the frontend are to end, whenever these endpoints left.
 	Reset bool
 
-	// Appeared says that the commit made the frontend, or gave it its first endpoint. Packets sent
-	// before have left entries that keep later packets from being translated.
+	// Appeared says that the commit made the frontend, with or without endpoints, or gave it its first endpoint. Packets
+	// sent before have left entries that keep later packets from being translated or refused.
 	Appeared bool
 }
 

@@ -259,7 +259,7 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
-		Appeared: want.serves() && !have.serves(), Reset: want.reset && !have.reset}
+		Appeared: want.takes() && !have.takes() || want.serves() && !have.serves(), Reset: want.reset && !have.reset}
 	if f.Protocol == tracker.UDP || want.reset {
 		if removed := have.serving.Without(want.serving, fr.memo); removed.Len() > 0 {
 			change.Removed = []tracker.Served{removed}
@@ -269,6 +269,9 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 		fr.flows[f] = fr.flows[f].Then(change, fr.memo)
 	}
 }
+
+// takes reports whether packets do not go where they would go without the frontend: they are translated or refused.
+func (s *program) takes() bool { return s.policy.Kind != 0 && s.policy.Kind != layout.Passed }
 
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
