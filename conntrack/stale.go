@@ -14,6 +14,8 @@ type Desired interface {
 	// Endpoints returns which endpoints may go on serving flows to frontend: all serving ones,
 	// whatever the policies. known is false if no Service is reached at frontend.
 	Endpoints(frontend tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool)
+	// Admits reports whether the source ranges of frontend, if it has some, contain a client.
+	Admits(frontend tracker.Frontend, client netip.Addr) bool
 	// Resets reports whether connections of TCP and SCTP to frontend end when their endpoint stops
 	// serving. AnyResets reports whether those to any frontend do.
 	Resets(frontend tracker.Frontend) bool
@@ -46,7 +48,8 @@ func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(net
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
 	if at, allowed, known := serving(flow, desired); known {
-		return (isUDP(flow) || flow.Bypasses() || resets(flow, at, desired)) && !allowed(flow.Endpoint())
+		return (isUDP(flow) || flow.Bypasses() || resets(flow, at, desired)) &&
+			!(allowed(flow.Endpoint()) && admitted(flow, at, desired))
 	}
 	return (flow.Bypasses() || isUDP(flow) && flow.Translated()) && (desired.ClusterIP(addr) || desired.ServiceCIDR(addr))
 }
@@ -54,6 +57,13 @@ func stale(flow *Flow, desired Desired) bool {
 // isUDP limits cuts to UDP when an endpoint stops serving. Connections of TCP and SCTP end on their
 // own, and their endpoint may still be finishing them.
 func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
+
+// admitted reports whether a flow at this frontend may go on although the source ranges may have changed. Rules see no
+// packet of a UDP flow after the first one. One that nothing answers may be a flood from a client that is not admitted
+// any more; answered ones go on, as with kube-proxy.
+func admitted(flow *Flow, at tracker.Frontend, desired Desired) bool {
+	return !isUDP(flow) || flow.Status&SeenReply != 0 || desired.Admits(at, flow.Original.Source.Addr())
+}
 
 // resets reports whether a flow at this frontend ends when its endpoint stops serving, although it is
 // none of UDP: the Service asked for that. Without its entry, the client's next segment is the first
@@ -93,7 +103,7 @@ func (s *changeSet) stale(flow *Flow) bool {
 	})
 	at, allowed, known := serving(flow, s.desired)
 	switch {
-	case known && allowed(flow.Endpoint()):
+	case known && allowed(flow.Endpoint()) && admitted(flow, at, s.desired):
 		return false
 	case change != nil && known:
 		return isUDP(flow) || change.Appeared && flow.Bypasses() || resets(flow, at, s.desired)

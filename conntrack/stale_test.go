@@ -15,11 +15,15 @@ type cluster struct {
 	cidr       string
 	nodes      []string
 	resets     []tracker.Frontend
+	limited    tracker.Frontend // to clients whose last byte is less than 128
 }
 
 func (c *cluster) Endpoints(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
 	list, known := c.endpoints[f]
 	return func(ep netip.AddrPort) bool { return slices.Contains(list, ep.String()) }, known
+}
+func (c *cluster) Admits(f tracker.Frontend, client netip.Addr) bool {
+	return f != c.limited || client.Is4() && client.As4()[3] < 128
 }
 func (c *cluster) Resets(f tracker.Frontend) bool { return slices.Contains(c.resets, f) }
 func (c *cluster) AnyResets() bool                { return len(c.resets) > 0 }
@@ -58,6 +62,7 @@ var desired = &cluster{
 	nodes:      []string{"192.0.2.1"},
 	resets: []tracker.Frontend{at(tracker.TCP, "10.96.0.40:443"), at(tracker.SCTP, "10.96.0.40:90"),
 		at(tracker.TCP, "0.0.0.0:30443")},
+	limited: at(tracker.UDP, "203.0.113.5:443"),
 }
 
 const client = "198.51.100.1:4000"
@@ -83,6 +88,12 @@ var staleCases = []struct {
 	{"UDP to a foreign cluster IP", flow(tracker.UDP, client, "172.20.0.99:53", "10.244.9.9:53", established), false},
 	{"UDP to a foreign address", flow(tracker.UDP, client, "203.0.113.99:53", "10.244.9.9:53", established), false},
 	{"UDP to an external IP", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:8443", established), true},
+	{"unanswered UDP of a client in the source ranges", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.0.7:8443", 0),
+		false},
+	{"unanswered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.5:443", "10.244.0.7:8443", 0),
+		true},
+	{"answered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.5:443", "10.244.0.7:8443",
+		established), false},
 	{"UDP to another port of an external IP", flow(tracker.UDP, client, "203.0.113.5:444", "10.244.9.9:8443", established),
 		false},
 

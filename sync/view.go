@@ -88,6 +88,12 @@ func (v *View) Endpoints(at tracker.Frontend) (allowed func(netip.AddrPort) bool
 	return reached.Serving.Has, known
 }
 
+// Admits implements conntrack.Desired. A node port admits this node itself.
+func (v *View) Admits(at tracker.Frontend, client netip.Addr) bool {
+	reached, _ := v.reached(at)
+	return reached.Sources == nil || at.NodePort() && v.NodePortAddress(client) || tracker.Contain(reached.Sources, client)
+}
+
 // Resets implements conntrack.Desired.
 func (v *View) Resets(at tracker.Frontend) bool {
 	reached, _ := v.reached(at)
@@ -113,7 +119,7 @@ func (v *View) ClusterIP(addr netip.Addr) bool {
 func (v *View) ServiceCIDR(addr netip.Addr) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return slices.ContainsFunc(v.cidrs, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return tracker.Contain(v.cidrs, addr)
 }
 
 // NodePortAddress implements conntrack.Desired.

@@ -41,7 +41,7 @@ func ParseExternalIPs(entries []string) (ExternalIPs, error) {
 }
 
 // Allows reports whether a Service may list addr.
-func (e ExternalIPs) Allows(addr netip.Addr) bool { return !e.limited || contains(e.ranges, addr) }
+func (e ExternalIPs) Allows(addr netip.Addr) bool { return !e.limited || Contain(e.ranges, addr) }
 
 // String returns all, none, or the CIDRs with commas, merged and in order.
 func (e ExternalIPs) String() string {

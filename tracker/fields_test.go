@@ -70,7 +70,7 @@ func TestMergePrefixes(t *testing.T) {
 		}
 		for last := range 64 {
 			for _, addr := range addrs(fmt.Sprintf("10.0.0.%d", last), fmt.Sprintf("fd00::%x", last)) {
-				if contains(merged, addr) != contains(prefixes, addr) {
+				if Contain(merged, addr) != slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 					t.Fatalf("%v merged to %v: differ about %v", prefixes, merged, addr)
 				}
 			}

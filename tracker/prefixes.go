@@ -91,7 +91,13 @@ func parentOf(p netip.Prefix) (parent netip.Prefix, ok bool) {
 	return parent, err == nil
 }
 
-// contains reports whether one of prefixes contains addr.
-func contains(prefixes []netip.Prefix, addr netip.Addr) bool {
-	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+// Contain reports whether one of prefixes contains addr. They are sorted, and none overlaps another one.
+func Contain(prefixes []netip.Prefix, addr netip.Addr) bool {
+	after, _ := slices.BinarySearchFunc(prefixes, addr, func(p netip.Prefix, addr netip.Addr) int {
+		if addr.Less(p.Addr()) {
+			return 1
+		}
+		return -1
+	})
+	return after > 0 && prefixes[after-1].Contains(addr)
 }

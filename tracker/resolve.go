@@ -345,7 +345,7 @@ type choice struct {
 // the ranges may hold a load-balancer IP as an address of its own and use it as the source; then
 // sources includes these IPs.
 func sources(f *front, node []netip.Addr) []netip.Prefix {
-	inside := func(addr netip.Addr) bool { return contains(f.ranges, addr) }
+	inside := func(addr netip.Addr) bool { return Contain(f.ranges, addr) }
 	if !slices.ContainsFunc(node, inside) {
 		return f.ranges
 	}

@@ -491,7 +491,7 @@ func (w *stepWorld) checkSources(t *testing.T, now, had, want *ServicePort) {
 		}
 	}
 	admits := func(p *ServicePort, addr netip.Addr) bool {
-		return p.UID != "" && (!p.HasSourceRanges || contains(p.Sources, addr))
+		return p.UID != "" && (!p.HasSourceRanges || Contain(p.Sources, addr))
 	}
 	for i := 8; i < 256; i += 16 {
 		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
@@ -520,7 +520,7 @@ func (w *stepWorld) checkGone(t *testing.T) {
 		}
 		for i := 8; want.HasSourceRanges && len(now.LoadBalancers) > 0 && i < 256; i += 16 {
 			addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-			if !contains(want.Sources, addr) && (!now.HasSourceRanges || contains(now.Sources, addr)) {
+			if !Contain(want.Sources, addr) && (!now.HasSourceRanges || Contain(now.Sources, addr)) {
 				t.Errorf("%v: still admits %v", id, addr)
 			}
 		}

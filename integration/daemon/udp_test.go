@@ -30,8 +30,8 @@ func (c *crossing) publishNeighbour(t *testing.T, endpoint int) {
 	c.objects.Write(t, "neighbour.yaml", lab.Manifest(service, slice))
 }
 
-// flood sends a datagram to the cluster IP from each of so many addresses, which are of no host.
-func (c *crossing) flood(t *testing.T, n int) {
+// flood sends a datagram to port 80 of an address from each of so many addresses, which are of no host.
+func (c *crossing) flood(t *testing.T, address netip.Addr, n int) {
 	t.Helper()
 	err := c.client.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -41,7 +41,7 @@ func (c *crossing) flood(t *testing.T, n int) {
 		defer unix.Close(fd)
 		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: 5353}))
-		to := &unix.SockaddrInet4{Port: 80, Addr: crossCluster[0].As4()}
+		to := &unix.SockaddrInet4{Port: 80, Addr: address.As4()}
 		for i := 0; i < n && err == nil; i++ {
 			from := unix.Inet4Pktinfo{Spec_dst: lab.After(netip.MustParseAddr("198.18.0.1"), i).As4()}
 			err = unix.Sendmsg(fd, []byte("?"), unix.PktInfo4(&from), to, 0)
@@ -107,7 +107,7 @@ func TestUDPFlood(t *testing.T) {
 	c.publishNeighbour(t, 2)
 	quiet := answeredBy(2)
 
-	c.flood(t, *udpClients)
+	c.flood(t, crossCluster[0], *udpClients)
 	before := udpFlows(t, table, crossCluster[0])
 	if len(before) != *udpClients {
 		t.Fatalf("%d clients have %d flows", *udpClients, len(before))
@@ -143,4 +143,60 @@ func TestUDPFlood(t *testing.T) {
 		}
 	}
 	proxy.Stop(t)
+}
+
+// TestUDPBeforeService: a flow that was there before its Service ends, though the Service has no endpoints: packets of
+// the flow are rejected then, as those of new flows are.
+func TestUDPBeforeService(t *testing.T) {
+	t.Parallel()
+	c := newCrossing(t)
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_udp_timeout", "3600")
+	table := lab.Open(t, conntrack.Open)
+	c.publish(t, nil, corev1.ProtocolUDP, nil, endpointState{0, ""})
+	c.start(t, "--cluster-cidr", "198.18.0.0/15,fd00:244::/64")
+	address := netip.MustParseAddr("198.51.100.9")
+	c.flood(t, address, 3)
+	if flows := udpFlows(t, table, address); len(flows) != 3 {
+		t.Fatalf("before there is a Service: %v", flows)
+	}
+	service := lab.Service("shop", "late", netip.MustParseAddr("10.96.0.91"))
+	service.Spec.ExternalIPs, service.Spec.Ports[0].Protocol = []string{address.String()}, corev1.ProtocolUDP
+	c.objects.Write(t, "late.yaml", lab.Manifest(service))
+	none := func() bool { return len(udpFlows(t, table, address)) == 0 }
+	lab.Eventually(t, "no flow past the Service", none)
+	if c.flood(t, address, 3); !none() {
+		t.Errorf("later packets made %v", udpFlows(t, table, address))
+	}
+}
+
+// TestSourceRangesEndFlows: a client that is not in new source ranges cannot go on sending in a flow that nothing
+// answers. Flows of other clients stay.
+func TestSourceRangesEndFlows(t *testing.T) {
+	t.Parallel()
+	c := newCrossing(t)
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_udp_timeout", "3600")
+	table := lab.Open(t, conntrack.Open)
+	address := netip.MustParseAddr("198.51.100.9")
+	service := lab.Service("shop", "sink", netip.MustParseAddr("10.96.0.91"))
+	service.Spec.Type, service.Spec.Ports[0].Protocol = corev1.ServiceTypeLoadBalancer, corev1.ProtocolUDP
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address.String()}}
+	silent := []netip.Addr{crossEndpoint(9, 0)} // no host has it
+	slice := lab.Slice("shop", "sink", 0, corev1.IPv4Protocol, silent)
+	slice.Ports[0].Protocol = new(corev1.ProtocolUDP)
+	c.objects.Write(t, "sink.yaml", lab.Manifest(service, slice))
+	c.publish(t, nil, corev1.ProtocolUDP, nil, endpointState{0, ""})
+	c.start(t, "--cluster-cidr", "198.18.0.0/15,fd00:244::/64")
+	c.flood(t, address, 4)
+	before := udpFlows(t, table, address)
+	if len(before) != 4 {
+		t.Fatalf("without source ranges: %v", before)
+	}
+	service.Spec.LoadBalancerSourceRanges = []string{"198.18.0.2/31"}
+	c.objects.Write(t, "sink.yaml", lab.Manifest(service, slice))
+	lab.Eventually(t, "the flows of two clients are gone", func() bool { return len(udpFlows(t, table, address)) == 2 })
+	for from, flow := range udpFlows(t, table, address) {
+		if admitted := netip.MustParsePrefix("198.18.0.2/31"); !admitted.Contains(from.Addr()) || flow != before[from] {
+			t.Errorf("%v has %v, before %v", from, flow, before[from])
+		}
+	}
 }

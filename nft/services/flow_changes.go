@@ -67,6 +67,7 @@ func (fr *familyRules) vanished(have *readback.Table) (changes []tracker.FlowCha
 type Reached struct {
 	Port    tracker.PortID // which has the frontend; zero if none has
 	Serving tracker.Served // the endpoints that may go on serving connections
+	Sources []netip.Prefix // who may connect, see tracker.PortSpec.Sources; nil: every client
 	// Reset says that connections of TCP and SCTP end when their endpoint stops serving.
 	Reset bool
 }
@@ -91,7 +92,7 @@ func (r *Ruleset) TouchedFrontends() iter.Seq2[tracker.Frontend, Reached] {
 		for _, family := range r.families {
 			for _, state := range family.touchedFrontends {
 				s := &state.shown
-				if !yield(state.Frontend, Reached{Port: s.id, Serving: s.serving, Reset: s.reset}) {
+				if !yield(state.Frontend, Reached{Port: s.id, Serving: s.serving, Sources: s.sources, Reset: s.reset}) {
 					return
 				}
 			}

@@ -45,6 +45,7 @@ type program struct {
 	cluster, local lists.Places   // the lists that the policy uses
 	updates        uint32         // the number of the chain that updates affinity maps; 0 without affinity
 	serving        tracker.Served // whose flows are left alone
+	sources        []netip.Prefix // who may connect; nil: every client
 	reset          bool           // connections of TCP and SCTP to other endpoints end
 	ping           bool           // its address answers echo requests
 }
@@ -254,8 +255,9 @@ func (fr *familyRules) program(state *frontendState) {
 // frontend that goes they are left alone: no endpoint would answer their next segment.
 func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 	f, have := state.Frontend, &state.shown
+	limits := !tracker.SameMemory(have.sources, want.sources)
 	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) ||
-		have.reset != want.reset || !have.serving.Same(want.serving)) {
+		have.reset != want.reset || limits || !have.serving.Same(want.serving)) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
@@ -265,7 +267,8 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 			change.Removed = []tracker.Served{removed}
 		}
 	}
-	if change.Appeared || change.Reset || len(change.Removed) > 0 {
+	if change.Appeared || change.Reset || len(change.Removed) > 0 ||
+		limits && want.sources != nil && f.Protocol == tracker.UDP {
 		fr.flows[f] = fr.flows[f].Then(change, fr.memo)
 	}
 }

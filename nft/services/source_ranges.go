@@ -82,9 +82,10 @@ func (c claim) setSourceRanges(s *program) {
 	switch {
 	case s.policy.Kind == layout.Dropped && !s.policy.Resets:
 	case c.kind == loadBalancerIP && c.port.sourceRanges != nil:
-		s.policy.SourceRanges = c.port.sourceRanges.number
+		s.policy.SourceRanges, s.sources = c.port.sourceRanges.number, c.port.current.Sources
 	case c.kind == nodePort && c.port.current.RangesForNodePort:
 		s.policy.SourceRanges, s.policy.NodePasses = c.port.sourceRanges.number, true
+		s.sources = c.port.current.Sources
 	}
 }
 
