@@ -7,10 +7,6 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-func netip4(addrPort string, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(netip.MustParseAddrPort(addrPort).Addr(), port)
-}
-
 // TestDeleteRoundTrip decodes what identifies a flow in a deletion.
 func TestDeleteRoundTrip(t *testing.T) {
 	for _, want := range mixed() {

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -29,7 +30,7 @@ func allCases() (flows []Flow, stale []string) {
 
 // from returns f as the flow number i of its client.
 func from(f Flow, i int) Flow {
-	source := netip4(client, uint16(1000+i))
+	source := netip.AddrPortFrom(f.Original.Source.Addr(), uint16(1000+i))
 	f.Original.Source, f.Reply.Destination = source, source
 	return f
 }

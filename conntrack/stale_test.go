@@ -51,6 +51,7 @@ var desired = &cluster{
 		at(tracker.UDP, "10.96.0.20:53"):   {},
 		at(tracker.SCTP, "10.96.0.30:90"):  {"10.244.0.6:90"},
 		at(tracker.UDP, "203.0.113.5:443"): {"10.244.0.7:8443"},
+		at(tracker.UDP, "203.0.113.6:443"): {"10.244.0.7:8443"},
 		at(tracker.UDP, "0.0.0.0:30053"):   {"10.244.0.5:5353", "192.0.2.1:30053"},
 		at(tracker.TCP, "0.0.0.0:30080"):   {"10.244.0.5:80"},
 		at(tracker.TCP, "10.96.0.40:443"):  {"10.244.0.8:8443"},
@@ -62,7 +63,7 @@ var desired = &cluster{
 	nodes:      []string{"192.0.2.1"},
 	resets: []tracker.Frontend{at(tracker.TCP, "10.96.0.40:443"), at(tracker.SCTP, "10.96.0.40:90"),
 		at(tracker.TCP, "0.0.0.0:30443")},
-	limited: at(tracker.UDP, "203.0.113.5:443"),
+	limited: at(tracker.UDP, "203.0.113.6:443"),
 }
 
 const client = "198.51.100.1:4000"
@@ -88,11 +89,11 @@ var staleCases = []struct {
 	{"UDP to a foreign cluster IP", flow(tracker.UDP, client, "172.20.0.99:53", "10.244.9.9:53", established), false},
 	{"UDP to a foreign address", flow(tracker.UDP, client, "203.0.113.99:53", "10.244.9.9:53", established), false},
 	{"UDP to an external IP", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:8443", established), true},
-	{"unanswered UDP of a client in the source ranges", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.0.7:8443", 0),
+	{"unanswered UDP of a client in the source ranges", flow(tracker.UDP, client, "203.0.113.6:443", "10.244.0.7:8443", 0),
 		false},
-	{"unanswered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.5:443", "10.244.0.7:8443", 0),
+	{"unanswered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.6:443", "10.244.0.7:8443", 0),
 		true},
-	{"answered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.5:443", "10.244.0.7:8443",
+	{"answered UDP of another client", flow(tracker.UDP, "198.51.100.200:4000", "203.0.113.6:443", "10.244.0.7:8443",
 		established), false},
 	{"UDP to another port of an external IP", flow(tracker.UDP, client, "203.0.113.5:444", "10.244.9.9:8443", established),
 		false},
