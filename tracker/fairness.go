@@ -33,6 +33,7 @@ type namespace struct {
 	name    string
 	entries map[*entry]struct{}
 	dirty   []*entry // in the order in which they changed
+	rests   bool     // all of dirty wait until the namespace may add something: they have given up the rest
 	// paid is when the work for this namespace will be paid off, if it is to take one part in shareOfTime of the time.
 	paid    time.Time
 	used    time.Duration // work at the time charged, less what has faded, see recent

@@ -28,7 +28,9 @@ func named(namespace, name string, n int) func(*corev1.Service) {
 // owes only what a test charges it, however slow the machine is.
 func newStopped(now *time.Time, config Config, setup func(tr *Tracker)) *Tracker {
 	config.NodeName, config.Clock = "node-a", func() time.Time { return *now }
-	config.CPUTime = func() time.Duration { return 0 }
+	if config.CPUTime == nil {
+		config.CPUTime = func() time.Duration { return 0 }
+	}
 	tr := New(config)
 	if setup != nil {
 		setup(tr)
@@ -172,6 +174,33 @@ func TestNamespaceThatOwesWaits(t *testing.T) {
 	now = d.Due // Take's own work is charged, too
 	if d := tr.Take(); len(d.Changed) != 1 || len(only(t, d).Cluster) != 3 || d.Waiting != 0 {
 		t.Errorf("when its work is paid off: %+v", d)
+	}
+}
+
+// TestWaitingCostsNothing: a namespace that waits pays nothing for the commits of others meanwhile, or it would wait for
+// good beside one that commits all the time.
+func TestWaitingCostsNothing(t *testing.T) {
+	now, work := started, time.Duration(0)
+	cpuTime := func() time.Duration { // each look at a namespace takes a millisecond
+		work += time.Millisecond
+		return work
+	}
+	tr := newStopped(&now, Config{CPUTime: cpuTime}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetService(newService(named("calm", "web", 1))))
+	})
+	tr.Charge("shop", 10*time.Second)
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1")...)))
+	waits := tr.Take().Wait
+	for i := range 100 {
+		must(t, tr.SetService(newService(named("calm", "web", 2+i))))
+		if d := tr.Take(); len(d.Changed) == 0 || d.Wait != waits {
+			t.Fatalf("change %d of another namespace: %d ports, and a wait of %v, before %v", i, len(d.Changed), d.Wait, waits)
+		}
+	}
+	now = now.Add(waits)
+	if d := tr.Take(); len(d.Changed) != 1 {
+		t.Errorf("after the wait %d ports change", len(d.Changed))
 	}
 }
 

@@ -103,21 +103,28 @@ func (t *Tracker) remove(e *entry, d *Delta, s *stepper) (done bool) {
 // takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait. With rest it is
 // for Services that the present Take has not reached, and takes away only.
 func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, rest bool, now time.Time) {
+	s.adds = !rest && (!t.begun || !n.owes(now))
+	if n.rests && t.begun && !s.adds { // a walk through dirty, for each commit of others, would be charged
+		return
+	}
 	began := t.config.CPUTime()
-	if s.adds = !rest && (!t.begun || !n.owes(now)); s.left > 0 {
+	if s.left > 0 {
 		t.applyQuota(n, d, s.adds)
 	} else if n.recount {
 		d.leaveOut(now, now.Add(-1))
 	}
 	left := n.dirty[:0]
+	n.rests = !s.adds && !rest
 	for i, e := range n.dirty {
 		if s.left <= 0 {
+			n.rests = false
 			d.leaveOut(now, now.Add(-1))
 			left = append(left, n.dirty[i:]...)
 			break
 		}
 		if t.begun && e.awaits() && d.leaveOut(e.since.Add(t.config.AwaitSlices), now) ||
 			!s.adds && e.reduced || rest && e.advanced {
+			n.rests = n.rests && e.reduced
 			left = append(left, e)
 			continue
 		}
@@ -131,6 +138,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, rest bool, now ti
 		reduced := !s.adds && s.left > 0
 		if s.left = min(s.left, most); !done {
 			e.reduced = e.reduced || reduced
+			n.rests = n.rests && e.reduced
 			if s.adds || !e.reduced {
 				d.leaveOut(now, now.Add(-1))
 			}

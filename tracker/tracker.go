@@ -358,7 +358,7 @@ func (t *Tracker) mark(e *entry) {
 
 // touch makes Take look at e.
 func (t *Tracker) touch(e *entry) {
-	e.want, e.groups, e.reduced = nil, nil, false
+	e.want, e.groups, e.reduced, e.in.rests = nil, nil, false, false
 	if e.service == nil && len(e.out) > 0 {
 		t.removed = append(t.removed, e)
 	}
