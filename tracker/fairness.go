@@ -39,10 +39,11 @@ type namespace struct {
 	used    time.Duration // work at the time charged, less what has faded, see recent
 	charged time.Time
 
-	demand   int  // elements that its Services ask for
-	refusing bool // the quota leaves out something
-	recount  bool // what its Services get has to be decided anew
-	unserved int  // Services that the quota leaves out
+	demand   int      // elements that its Services ask for
+	refusing bool     // the quota leaves out something
+	byAge    []*entry // those with a Service, in order; nil until the quota leaves out something for the first time
+	recount  bool     // what its Services get has to be decided anew
+	unserved int      // Services that the quota leaves out
 }
 
 // namespace returns the namespace of this name, new or not.

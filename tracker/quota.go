@@ -155,12 +155,12 @@ func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
 	if !n.recount || !adds {
 		return
 	}
+	if n.byAge == nil {
+		n.byAge = slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge)
+		n.byAge = slices.DeleteFunc(n.byAge, func(e *entry) bool { return e.service == nil })
+	}
 	granted, leftOut := 0, 0
-	for _, e := range slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge) {
-		if e.service == nil {
-			e.granted = whole
-			continue
-		}
+	for _, e := range n.byAge {
 		before := e.granted
 		switch {
 		case granted+e.demand.all() <= t.config.Quota:
@@ -186,6 +186,23 @@ func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
 	}
 	t.unserved += leftOut - n.unserved
 	n.unserved, n.refusing, n.recount = leftOut, n.demand > t.config.Quota, false
+}
+
+// setService sets the content of the Service of e, which may become nil. The order by age stays: a namespace may have
+// 100,000 Services.
+func (e *entry) setService(s *service) {
+	n := e.in
+	if n.byAge != nil && e.service != nil {
+		i, _ := slices.BinarySearchFunc(n.byAge, e, (*entry).byAge)
+		n.byAge = slices.Delete(n.byAge, i, i+1)
+	}
+	switch e.service = s; {
+	case s == nil:
+		e.granted = whole
+	case n.byAge != nil:
+		i, _ := slices.BinarySearchFunc(n.byAge, e, (*entry).byAge)
+		n.byAge = slices.Insert(n.byAge, i, e)
+	}
 }
 
 // byAge orders Services of a namespace as ByAge orders their ports.

@@ -183,7 +183,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 		if parsed == nil || !parsed.settings.Eject {
 			e.silent = nil
 		}
-		e.service = parsed
+		e.setService(parsed)
 		e.forgetListings()
 		t.seen.Services++
 		t.mark(e)

@@ -25,8 +25,8 @@ func (t *Tracker) Unserved(limit int) (list []UnservedService) {
 		if n.unserved == 0 {
 			continue
 		}
-		for _, e := range slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge) {
-			if e.service == nil || e.granted != nothing {
+		for _, e := range n.byAge {
+			if e.granted != nothing {
 				continue
 			}
 			if len(list) == limit {
