@@ -136,7 +136,7 @@ func (l *Loop) leaveForeign(err error) {
 // moved in or out of our care as a whole: Service CIDRs, or the addresses of node ports.
 func (l *Loop) apply() (moved bool) {
 	delta := l.source.Take()
-	l.worked = l.options.CPUTime()
+	l.worked, l.inKernel = l.options.CPUTime(), 0
 	if !delta.Due.IsZero() {
 		l.due.Reset(time.Until(delta.Due))
 	}

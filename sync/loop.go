@@ -38,15 +38,16 @@ type Loop struct {
 	reserved atomic.Pointer[map[netip.Addr]bool]
 
 	// The goroutine of Run owns the fields below.
-	known   bool          // whether the kernel holds what the ruleset calls committed
-	synced  bool          // a sync has succeeded
-	waiting tracker.Delta // changes that no sync has committed yet
-	backoff retry.Backoff // after a sync that failed
-	again   *time.Timer   // fires when a sync is to be repeated
-	ended   time.Time     // of the latest sync that did something
-	took    time.Duration // that sync
-	worked  time.Duration // Options.CPUTime when the source had handed out its changes
-	due     *time.Timer   // fires when what the last delta left out is due
+	known    bool          // whether the kernel holds what the ruleset calls committed
+	synced   bool          // a sync has succeeded
+	waiting  tracker.Delta // changes that no sync has committed yet
+	backoff  retry.Backoff // after a sync that failed
+	again    *time.Timer   // fires when a sync is to be repeated
+	ended    time.Time     // of the latest sync that did something
+	took     time.Duration // that sync
+	worked   time.Duration // Options.CPUTime when the source had handed out its changes
+	inKernel time.Duration // CPU time of commits since then
+	due      *time.Timer   // fires when what the last delta left out is due
 	// entriesRefused is the kernel's reason to refuse the affinity entries that this sync was to take
 	// over; nil if it did not refuse them.
 	entriesRefused error
@@ -383,7 +384,9 @@ func (l *Loop) commitRenewed(ctx context.Context, batch nft.Batch, from uint32) 
 	}
 	mayUnbind := !batch.Check && !batch.Makes() && !batch.Remakes()
 	for i := range maxRenewals {
+		began := l.options.CPUTime()
 		err = l.kernel.Commit(ctx, batch)
+		l.inKernel += l.options.CPUTime() - began
 		if !bound || batch.Foreign != nil || !errors.Is(err, unix.ERESTART) {
 			break
 		}
@@ -429,12 +432,22 @@ func (l *Loop) stop(err error) {
 }
 
 // charge tells how long the sync has worked for each namespace: in proportion to what each has changed of the tables.
-func (l *Loop) charge(took time.Duration) {
-	all := l.ruleset.AllWork()
-	for namespace, n := range l.ruleset.Work() {
-		l.options.Charge(namespace, took*time.Duration(n)/time.Duration(all))
+// What the kernel took beyond the usual time for elements is for those that have changed verdicts or chains.
+func (l *Loop) charge(took, inKernel time.Duration) {
+	work, walks := l.ruleset.Work(), l.ruleset.Walks()
+	all, allWalks := services.Sum(work), services.Sum(walks)
+	walked := min(took, max(0, inKernel-time.Duration(all)*perElement))
+	if allWalks == 0 {
+		walked = 0
+	}
+	part := func(of time.Duration, n, all int) time.Duration { return of * time.Duration(n) / time.Duration(max(1, all)) }
+	for namespace, n := range work {
+		l.options.Charge(namespace, part(took-walked, n, all)+part(walked, walks[namespace], allWalks))
 	}
 }
+
+// perElement is what an element takes of the kernel at most, unless it walks.
+const perElement = 10 * time.Microsecond
 
 // commitEntries commits operations on affinity entries. While a repair is behind, the cleaner does not know all
 // members.
@@ -453,7 +466,7 @@ func (l *Loop) commitEntries(ctx context.Context, wanted func() []nft.Op) error 
 func (l *Loop) done(charge bool, report Report) {
 	l.backoff.Reset()
 	if l.options.Charge != nil && l.synced && charge {
-		l.charge(max(0, l.options.CPUTime()-l.worked))
+		l.charge(max(0, l.options.CPUTime()-l.worked), l.inKernel)
 	}
 	l.ruleset.Committed()
 	l.skips.committed()

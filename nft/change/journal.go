@@ -26,6 +26,7 @@ type Journal struct {
 	sets     map[string]*nft.Elements
 	chains   map[string]*nft.Chain
 	work     int
+	walks    int
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -56,6 +57,9 @@ func (j *Journal) Put(set, key string, element nft.Element) {
 			return
 		}
 		j.touch(set, key, old, ok)
+		if element.Verdict != nil {
+			j.walks++
+		}
 	}
 	held[key] = element
 	if j.backlog != nil && element.Verdict != nil {
@@ -109,6 +113,7 @@ func (j *Journal) PutChain(chain *nft.Chain) {
 		return // Changes leaves out the others that do the same
 	}
 	j.touchChain(chain.Name)
+	j.walks++
 	j.Table.Chains[chain.Name] = chain
 	j.moveReached(chain.Name)
 }
@@ -135,6 +140,10 @@ const chainWork = 10
 // Work grows by 1 with each element that a change touches, and by chainWork with each chain. Before the first
 // commit it does not grow.
 func (j *Journal) Work() int { return j.work }
+
+// Walks grows by 1 with each verdict and each chain that is new or changes: the kernel goes through all chains for them,
+// and through a map for each rule that looks something up there.
+func (j *Journal) Walks() int { return j.walks }
 
 // PutSet adds an empty set to the table, or replaces the one of the same name if its definition differs.
 func (j *Journal) PutSet(set *nft.Set) {

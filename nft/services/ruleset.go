@@ -26,6 +26,7 @@ type Ruleset struct {
 
 	unmet unmetAnnotations
 	work  map[string]int // since the last commit, see Work
+	walks map[string]int // since the last commit, see Walks
 	stray []*nft.Table   // that the kernel had in families that are not served, until the next commit
 }
 
@@ -71,7 +72,8 @@ type chainUse struct {
 
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
-	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[string]int)}
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[string]int),
+		walks: make(map[string]int)}
 	r.unmet = unmetAnnotations{config: &r.config, standing: make(map[unmetKey]bool)}
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
@@ -151,7 +153,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 			r.work[service.Namespace] += family.Work() - before
 		}
 		if len(mine)+len(delta.Removed) > 0 {
-			family.apply(delta.Removed, mine, &r.unmet, r.work)
+			family.apply(delta.Removed, mine, r)
 		}
 		if delta.CIDRsChanged {
 			family.fillSet(layout.ServiceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
@@ -171,30 +173,31 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 }
 
 // apply makes the table follow what has become of Service ports: ports are those of its family that are new or have
-// changed, removed may be of any family. It adds to work what each namespace has changed.
-func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.ServicePort, unmet *unmetAnnotations,
-	work map[string]int) {
-	workOf := func(change func()) int {
-		before := fr.Work()
+// changed, removed may be of any family. It adds to r.work and r.walks what each namespace has changed.
+func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.ServicePort, r *Ruleset) {
+	count := func(namespace string, change func()) {
+		work, walks := fr.Work(), fr.Walks()
 		change()
-		return fr.Work() - before
+		r.work[namespace] += fr.Work() - work
+		r.walks[namespace] += fr.Walks() - walks
 	}
 	left := make(map[serviceKey]bool) // Services of which a port has gone
 	for id := range removed {
 		if id.Family == fr.Table.Family {
-			work[id.Namespace] += 1 + workOf(func() { fr.removePort(id) })
+			r.work[id.Namespace]++
+			count(id.Namespace, func() { fr.removePort(id) })
 			left[serviceOf(id)] = true
 		}
 	}
 	if len(ports) >= manyPorts {
-		fr.reserve(ports, unmet)
+		fr.reserve(ports, &r.unmet)
 	}
 	states := make([]*portState, len(ports))
 	var before *portState
 	for i, port := range ports {
 		states[i] = fr.portOf(port, before)
 		before = states[i]
-		states[i].want(setting{port, unmet.limitsOf(port)})
+		states[i].want(setting{port, r.unmet.limitsOf(port)})
 	}
 	joined, last := make(map[serviceKey]bool), serviceKey{}
 	join := func(key serviceKey) {
@@ -208,14 +211,15 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 	}
 	for _, port := range states {
 		id := port.wanted.ID
-		work[id.Namespace] += 1 + workOf(func() {
+		r.work[id.Namespace]++
+		count(id.Namespace, func() {
 			join(serviceOf(id))
 			fr.setPort(port, port.wanted)
 			port.wanted = setting{}
 		})
 	}
 	for key := range left {
-		work[key.namespace] += workOf(func() { join(key) })
+		count(key.namespace, func() { join(key) })
 	}
 }
 
@@ -223,16 +227,19 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 // valid until the next call of Apply or Committed.
 func (r *Ruleset) Work() map[string]int { return r.work }
 
-// AllWork is the sum of Work.
-func (r *Ruleset) AllWork() (sum int) {
-	for _, n := range r.work {
+// Walks says how many verdicts and chains each namespace has changed since the last commit, see change.Journal.Walks.
+func (r *Ruleset) Walks() map[string]int { return r.walks }
+
+// Sum adds up what all namespaces have changed.
+func Sum(of map[string]int) (sum int) {
+	for _, n := range of {
 		sum += n
 	}
 	return sum
 }
 
 // Room is how many elements of what waits the next commit may have beside what has changed.
-func (r *Ruleset) Room() int { return max(stagedFrom-r.AllWork(), stagedFrom/4) }
+func (r *Ruleset) Room() int { return max(stagedFrom-Sum(r.work), stagedFrom/4) }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
@@ -402,6 +409,7 @@ func (r *Ruleset) Changes() nft.Batch {
 // Committed tells the ruleset that the kernel has the batch of Changes: all that is wanted, unless it is Behind.
 func (r *Ruleset) Committed() {
 	clear(r.work)
+	clear(r.walks)
 	r.stray = nil
 	behind := r.Behind()
 	for _, family := range r.families {
