@@ -131,6 +131,7 @@ type frontendState struct {
 	claims    claims
 	shown     program
 	touched   bool // it is in familyRules.touchedFrontends
+	passing   bool // it is in familyRules.passing: shown is of a port that has lost it, or nothing
 	hidesPort bool // it is in layout.BeforeNodePortsSet
 }
 
@@ -230,7 +231,35 @@ func (fr *familyRules) setClaim(wanted wantedFrontend, port *portState) {
 		changed := fr.contest(state, before).changed
 		changed[before], changed[port] = struct{}{}, struct{}{}
 	}
-	if now := state.claims.first().port; now != before || now == port {
+	if before != nil && state.claims.first().port != before {
+		fr.pass(state, before)
+	} else {
+		fr.refresh(state, port)
+	}
+}
+
+// pass programs a frontend that one port loses to another. The lists of both may be long, and a Service may take 1,000
+// addresses at once, or give them up: beyond what a commit may have, the frontend waits for giveWay.
+func (fr *familyRules) pass(state *frontendState, from *portState) {
+	// Shared lists, and chains of session affinity, go with their port.
+	mayStay := state.shown.policy.List == 0 && state.shown.policy.Affinity == 0
+	switch {
+	case fr.passed < stagedFrom || !mayStay:
+		before := fr.Work()
+		fr.program(state)
+		fr.passed += fr.Work() - before
+	case !state.passing:
+		namespace := from.current.ID.Namespace
+		state.passing, fr.passing[namespace] = true, append(fr.passing[namespace], state)
+	}
+}
+
+// refresh programs what a port does at a frontend, if it is served there, or until the frontend passes to another port.
+func (fr *familyRules) refresh(state *frontendState, port *portState) {
+	switch {
+	case state.passing && state.shown.id == port.current.ID:
+		fr.reach(state, state.claims.of(port).serve(state.Frontend))
+	case !state.passing && state.claims.first().port == port:
 		fr.program(state)
 	}
 }
@@ -252,31 +281,43 @@ func (fr *familyRules) yield(port *portState) {
 	}
 }
 
-// giveWay lets frontends that ports give up go to others that have claimed them before, about n elements of changes: a
-// Service may have 10,000 of them. The namespace with the fewest such ports comes first. It adds to work what it has
-// done for each namespace.
+// giveWay lets frontends that ports give up, or have lost, go to others that have claimed them, about n elements of
+// changes: a Service may have 10,000 of them. It adds to work what it has done for each namespace.
 func (fr *familyRules) giveWay(n int, work map[string]int) {
-	fewest := func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(fr.givingWay[a]), len(fr.givingWay[b])), cmp.Compare(a, b))
-	}
+	fr.passed = 0
 	end := fr.Work() + n
-	for _, namespace := range slices.SortedFunc(maps.Keys(fr.givingWay), fewest) {
-		before, ports := fr.Work(), fr.givingWay[namespace]
-		for ; len(ports) > 0 && fr.Work() < end; ports = ports[1:] {
-			port := ports[0]
-			if port.leaving && !port.current.Leaving {
-				fr.noteChange(port)
-				port.current = port.current.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
-			}
-			for _, wanted := range port.frontends {
-				if wanted.givenUp && !wanted.state.claims.of(port).givenUp {
-					fr.setClaim(wanted, port)
-				}
+	workOff(fr, fr.passing, end, work, func(state *frontendState) {
+		if state.passing {
+			fr.program(state)
+		}
+	})
+	workOff(fr, fr.givingWay, end, work, func(port *portState) {
+		if port.leaving && !port.current.Leaving {
+			fr.noteChange(port)
+			port.current = port.current.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
+		}
+		for _, wanted := range port.frontends {
+			if wanted.givenUp && !wanted.state.claims.of(port).givenUp {
+				fr.setClaim(wanted, port)
 			}
 		}
+	})
+}
+
+// workOff does what waits in the queues of namespaces until Work reaches an end. The namespace with the shortest queue
+// comes first.
+func workOff[T any](fr *familyRules, queues map[string][]T, end int, work map[string]int, do func(T)) {
+	shortest := func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(queues[a]), len(queues[b])), cmp.Compare(a, b))
+	}
+	for _, namespace := range slices.SortedFunc(maps.Keys(queues), shortest) {
+		before, queue := fr.Work(), queues[namespace]
+		for ; len(queue) > 0 && fr.Work() < end; queue = queue[1:] {
+			do(queue[0])
+		}
 		work[namespace] += fr.Work() - before
-		if fr.givingWay[namespace] = ports; len(ports) == 0 {
-			delete(fr.givingWay, namespace)
+		if queues[namespace] = queue; len(queue) == 0 {
+			delete(queues, namespace)
 		}
 	}
 }
@@ -293,7 +334,13 @@ func (fr *familyRules) unclaim(state *frontendState, port *portState) {
 	if contest := fr.contests[state]; contest != nil {
 		delete(contest.changed, port)
 	}
-	if served {
+	if state.shown.id == port.current.ID && (state.passing || losers > 0 && fr.passed >= stagedFrom) {
+		fr.reach(state, program{}) // nothing of the port may stay
+	}
+	switch {
+	case served && losers > 0:
+		fr.pass(state, port)
+	case served:
 		fr.program(state)
 	}
 	if state.claims.Len() == 0 {

@@ -282,12 +282,105 @@ func TestManyFrontendsChangeHands(t *testing.T) {
 			if before != many || r.Unfinished() {
 				t.Errorf("%d of %d frontends have changed hands", before, many)
 			}
-			if r.Apply(changed(older()...)); owned(1000, many) != 0 {
+			back := func() {
+				step(changed(older()...))
+				for i := 0; r.Unfinished() && i < many; i++ {
+					step(tracker.Delta{})
+				}
+			}
+			if back(); owned(1000, many) != 0 {
 				t.Errorf("an older Service comes back, and %d frontends are served for others", owned(1000, many))
 			}
 			step(leave())
-			if r.Apply(changed(older()...)); owned(1000, many) != 0 || r.Unfinished() {
+			if back(); owned(1000, many) != 0 || r.Unfinished() {
 				t.Errorf("a Service comes back before it has gone, and %d frontends are served for others", owned(1000, many))
+			}
+		})
+	}
+}
+
+// TestFrontendsWithLongLists: a Service without endpoints takes addresses from others, and gives them up. Each of the
+// others has long lists, which no delta counts. No commit is large, endpoints that leave meanwhile leave at once, and in
+// the end the tables are those of a start.
+func TestFrontendsWithLongLists(t *testing.T) {
+	defer func(n int) { stagedFrom = n }(stagedFrom)
+	stagedFrom = 20
+	const many, length = 30, 10
+	lists := func(n int) *tracker.Lists {
+		l := new(tracker.Lists)
+		for i := range n {
+			l.Cluster = append(l.Cluster, endpoints(byte(1 + i))...)
+		}
+		l.Serving = l.Cluster
+		return l
+	}
+	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
+	younger := func(i, length int) *tracker.ServicePort {
+		p := claimant(fmt.Sprintf("younger-%02d", i), 2021, fmt.Sprintf("10.96.1.%d", i), 1)
+		p.Lists = lists(length)
+		p.ExternalIPs = []netip.Addr{address(i)}
+		return p
+	}
+	older := func(n int) *tracker.ServicePort {
+		p := claimant("older", 2020, "10.96.0.1", 1)
+		p.Lists, p.HasEndpoints = lists(0), false
+		for i := range n {
+			p.ExternalIPs = append(p.ExternalIPs, address(i))
+		}
+		return p
+	}
+	var all []*tracker.ServicePort
+	for i := range many {
+		all = append(all, younger(i, length))
+	}
+	for name, gone := range map[string]tracker.Delta{
+		"the addresses are given up": changed(older(0)),
+		"the Service is removed":     {Removed: map[tracker.PortID]bool{older(0).ID: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRuleset(testConfig())
+			r.Apply(changed(append([]*tracker.ServicePort{older(0)}, all...)...))
+			r.Found(nft.Tables{})
+			r.Advance(math.MaxInt)
+			r.Committed()
+			text := r.Want().Text()
+			step := func(d tracker.Delta) (n int) {
+				t.Helper()
+				r.Apply(d)
+				b := r.Changes()
+				if n = b.ElementCount(); n > 4*stagedFrom {
+					t.Errorf("a commit has %d elements", n)
+				}
+				r.Committed()
+				return n
+			}
+			shown := func(i int) int {
+				state := r.families[nft.IP].frontends[tracker.Frontend{Address: address(i), Protocol: tracker.TCP, Port: 80}]
+				return state.shown.cluster.Len()
+			}
+			if step(changed(older(many))); !r.Unfinished() || shown(many-1) != length {
+				t.Fatalf("the last address has %d endpoints after one commit", shown(many-1))
+			}
+			if step(changed(younger(many-1, length-1))); shown(many-1) != length-1 {
+				t.Errorf("an endpoint has left, and the address has %d", shown(many-1))
+			}
+			for i := 0; r.Unfinished() && i < many; i++ {
+				step(tracker.Delta{})
+			}
+			if shown(0)+shown(many-1) != 0 || r.Unfinished() {
+				t.Errorf("addresses that others had have %d and %d endpoints", shown(0), shown(many-1))
+			}
+			step(changed(younger(many-1, length)))
+			step(gone)
+			for i := 0; r.Unfinished() && i < many; i++ {
+				step(tracker.Delta{})
+			}
+			if shown(0) != length || shown(many-1) != length {
+				t.Errorf("addresses that come back have %d and %d endpoints", shown(0), shown(many-1))
+			}
+			step(changed(older(0)))
+			if got := r.Want().Text(); got != text {
+				t.Errorf("got\n%s\nwant\n%s", got, text)
 			}
 		})
 	}

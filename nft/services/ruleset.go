@@ -49,7 +49,9 @@ type familyRules struct {
 	flows          map[tracker.Frontend]tracker.FlowChange
 	memo           tracker.Memo // of the endpoints that frontends had and have, while Apply works
 	contests       map[*frontendState]*contest
-	givingWay      map[string][]*portState // that give up frontends which others have claimed, by namespace
+	givingWay      map[string][]*portState     // that give up frontends which others have claimed, by namespace
+	passing        map[string][]*frontendState // that wait to be programmed for another port, by the namespace that had them
+	passed         int                         // work for others, since giveWay
 	overlaps       overlaps
 	standing       int           // conflicts within contests
 	fresh          []Conflict    // not reported yet
@@ -103,6 +105,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		memo:           make(tracker.Memo),
 		contests:       make(map[*frontendState]*contest),
 		givingWay:      make(map[string][]*portState),
+		passing:        make(map[string][]*frontendState),
 		overlaps:       newOverlaps(),
 	}
 	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,

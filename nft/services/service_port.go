@@ -150,9 +150,7 @@ func (fr *familyRules) setPort(port *portState, to setting) {
 // programFrontends programs the frontends at which a Service port is served.
 func (fr *familyRules) programFrontends(port *portState) {
 	for _, wanted := range port.frontends {
-		if wanted.state.claims.first().port == port {
-			fr.program(wanted.state)
-		}
+		fr.refresh(wanted.state, port)
 	}
 }
 
@@ -219,6 +217,12 @@ func (fr *familyRules) program(state *frontendState) {
 	if first := state.claims.first(); first != nil {
 		want = first.serve(state.Frontend)
 	}
+	state.passing = false
+	fr.reach(state, want)
+}
+
+// reach makes a frontend do what a program says.
+func (fr *familyRules) reach(state *frontendState, want program) {
 	f, have := state.Frontend, &state.shown
 	if have.id != want.id {
 		fr.overlaps.touch(f)
