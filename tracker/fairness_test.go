@@ -432,6 +432,12 @@ func TestDemands(t *testing.T) {
 			balanced("198.51.100.1")(s)
 			s.Spec.Ports[0].NodePort = 30080
 		}, 0, 1, 3*8 + 4},
+		{"30 ports at 701 addresses", func(s *corev1.Service) {
+			ports(30)(s)
+			for i := range 700 {
+				s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("198.51.%d.%d", 100+i/100, 1+i%100))
+			}
+		}, 0, 1, 20_000*8 + 1_030*80 + 30*4},
 		{"source ranges", func(s *corev1.Service) {
 			balanced("198.51.100.1")(s)
 			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "203.0.113.0/24"}

@@ -27,6 +27,10 @@ const (
 	longElements     = 10
 )
 
+// manyFrontends is from how many frontends of a Service in a family on each further one counts longElements times: a
+// change of the endpoints goes through all of them.
+const manyFrontends = 20_000
+
 // longList is from how many endpoints of a list on each further one counts as longElements: a change of a Service goes
 // through all of its endpoints.
 const longList = 10_000
@@ -64,12 +68,14 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 	for i := range s.fronts {
 		f := &s.fronts[i]
 		addresses := 1 + len(f.loadBalancers) + len(f.externalIPs)
-		d.base += len(s.ports)*addresses*frontendElements + len(f.ranges)
+		frontends := len(s.ports) * addresses
 		for _, p := range s.ports {
 			if p.nodePort != 0 {
-				d.base += frontendElements
+				frontends++
 			}
 		}
+		many := max(0, frontends-manyFrontends) * (longElements - 1)
+		d.base += (frontends+many)*frontendElements + len(f.ranges)
 		if s.timeout > 0 {
 			d.base += len(s.ports) * affinityElements
 		}

@@ -26,6 +26,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"the log names the namespace once a minute", "sync/loop.go", "wait: quota.Once{Interval: time.Minute}"},
 		{"Up to 16 replaced endpoints of a port do not wait", "tracker/step.go", "replacements = 16"},
 		{"is up to 65,521 elements", "nft/maglev/maglev.go", "MaxSize = 65521"},
+		{"beyond 20,000 of a Service in a family 80", "tracker/quota.go", "manyFrontends = 20_000"},
 		{"Beyond 10,000, each endpoint", "tracker/quota.go", "longList = 10_000"},
 		{"of a list counts as ten", "tracker/quota.go", "longElements = 10"},
 		{"More than 512 endpoints have equal shares", "tracker/writes.go", "MostWeighted = 512"},

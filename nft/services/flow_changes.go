@@ -12,12 +12,11 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// FlowChanges returns what the changes since Committed mean for connections, in order.
+// FlowChanges returns what the changes since Committed mean for connections, in any order: there may be 100,000.
 func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 	for _, family := range r.families {
 		changes = slices.AppendSeq(changes, maps.Values(family.flows))
 	}
-	slices.SortFunc(changes, func(a, b tracker.FlowChange) int { return a.Compare(b.Frontend) })
 	return changes
 }
 
