@@ -220,11 +220,16 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 			fr.setPort(port, port.wanted)
 			port.wanted = setting{}
 		})
+		r.work[id.Namespace] += len(port.frontends) / frontendsPerElement
 	}
 	for key := range left {
 		count(key.namespace, func() { join(key) })
 	}
 }
+
+// frontendsPerElement is how many frontends of a port, whether they change or not, are worked out in the time that an
+// element takes.
+const frontendsPerElement = 10
 
 // Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is
 // valid until the next call of Apply or Committed.
