@@ -440,7 +440,9 @@ func (l *Loop) charge(took, inKernel time.Duration) {
 	if allWalks == 0 {
 		walked = 0
 	}
-	part := func(of time.Duration, n, all int) time.Duration { return of * time.Duration(n) / time.Duration(max(1, all)) }
+	part := func(of time.Duration, n, all int) time.Duration {
+		return of * time.Duration(n) / time.Duration(max(1, all))
+	}
 	for namespace, n := range work {
 		l.options.Charge(namespace, part(took-walked, n, all)+part(walked, walks[namespace], allWalks))
 	}

@@ -177,7 +177,7 @@ func TestNamespaceThatOwesWaits(t *testing.T) {
 	}
 }
 
-// TestWaitingCostsNothing: a namespace that waits pays nothing for the commits of others meanwhile, or it would wait for
+// TestWaitingCostsNothing: a namespace that waits pays nothing for the commits of others meanwhile. It would wait for
 // good beside one that commits all the time.
 func TestWaitingCostsNothing(t *testing.T) {
 	now, work := started, time.Duration(0)

@@ -141,8 +141,8 @@ const chainWork = 10
 // commit it does not grow.
 func (j *Journal) Work() int { return j.work }
 
-// Walks grows by 1 with each verdict and each chain that is new or changes: the kernel goes through all chains for them,
-// and through a map for each rule that looks something up there.
+// Walks grows by 1 with each verdict and each chain that is new or changes. For them the kernel goes through all
+// chains, and through a map for each rule that looks something up there.
 func (j *Journal) Walks() int { return j.walks }
 
 // PutSet adds an empty set to the table, or replaces the one of the same name if its definition differs.

@@ -299,8 +299,8 @@ func TestManyFrontendsChangeHands(t *testing.T) {
 	}
 }
 
-// TestFrontendsWithLongLists: a Service without endpoints takes addresses from others, and gives them up. Each of the
-// others has long lists, which no delta counts. No commit is large, endpoints that leave meanwhile leave at once, and in
+// TestFrontendsWithLongLists: a Service without endpoints takes addresses from others, and gives them up. Each of them
+// has long lists, which no delta counts. No commit is large, endpoints that leave meanwhile leave at once, and in
 // the end the tables are those of a start.
 func TestFrontendsWithLongLists(t *testing.T) {
 	defer func(n int) { stagedFrom = n }(stagedFrom)
@@ -309,7 +309,7 @@ func TestFrontendsWithLongLists(t *testing.T) {
 	lists := func(n int) *tracker.Lists {
 		l := new(tracker.Lists)
 		for i := range n {
-			l.Cluster = append(l.Cluster, endpoints(byte(1 + i))...)
+			l.Cluster = append(l.Cluster, endpoints(byte(1+i))...)
 		}
 		l.Serving = l.Cluster
 		return l
@@ -344,15 +344,14 @@ func TestFrontendsWithLongLists(t *testing.T) {
 			r.Advance(math.MaxInt)
 			r.Committed()
 			text := r.Want().Text()
-			step := func(d tracker.Delta) (n int) {
+			step := func(d tracker.Delta) {
 				t.Helper()
 				r.Apply(d)
 				b := r.Changes()
-				if n = b.ElementCount(); n > 4*stagedFrom {
+				if n := b.ElementCount(); n > 4*stagedFrom {
 					t.Errorf("a commit has %d elements", n)
 				}
 				r.Committed()
-				return n
 			}
 			shown := func(i int) int {
 				state := r.families[nft.IP].frontends[tracker.Frontend{Address: address(i), Protocol: tracker.TCP, Port: 80}]

@@ -50,7 +50,7 @@ type familyRules struct {
 	memo           tracker.Memo // of the endpoints that frontends had and have, while Apply works
 	contests       map[*frontendState]*contest
 	givingWay      map[string][]*portState     // that give up frontends which others have claimed, by namespace
-	passing        map[string][]*frontendState // that wait to be programmed for another port, by the namespace that had them
+	passing        map[string][]*frontendState // that wait to be another port's, by the namespace that had them
 	passed         int                         // work for others, since giveWay
 	overlaps       overlaps
 	standing       int           // conflicts within contests
