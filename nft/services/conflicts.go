@@ -131,7 +131,7 @@ type frontendState struct {
 	claims    claims
 	shown     program
 	touched   bool // it is in familyRules.touchedFrontends
-	passing   bool // it is in familyRules.passing: shown is of a port that has lost it, or nothing
+	passing   bool // it is in familyRules.givingWay: shown is of a port that has lost it, or nothing
 	hidesPort bool // it is in layout.BeforeNodePortsSet
 }
 
@@ -210,8 +210,8 @@ func (fr *familyRules) claim(wanted *wantedFrontend, port *portState) {
 	if now.givenUp && losers > 0 && first.port == port && !first.givenUp {
 		now.givenUp = false
 		namespace := port.current.ID.Namespace
-		if others := fr.givingWay[namespace]; len(others) == 0 || others[len(others)-1] != port {
-			fr.givingWay[namespace] = append(others, port)
+		if others := fr.givingWay[namespace]; len(others) == 0 || others[len(others)-1].port != port {
+			fr.givingWay[namespace] = append(others, handover{port: port})
 		}
 	}
 	fr.setClaim(now, port)
@@ -250,7 +250,7 @@ func (fr *familyRules) pass(state *frontendState, from *portState) {
 		fr.passed += fr.Work() - before
 	case !state.passing:
 		namespace := from.current.ID.Namespace
-		state.passing, fr.passing[namespace] = true, append(fr.passing[namespace], state)
+		state.passing, fr.givingWay[namespace] = true, append(fr.givingWay[namespace], handover{state: state})
 	}
 }
 
@@ -281,43 +281,52 @@ func (fr *familyRules) yield(port *portState) {
 	}
 }
 
-// giveWay lets frontends that ports give up, or have lost, go to others that have claimed them, about n elements of
-// changes: a Service may have 10,000 of them. It adds to work what it has done for each namespace.
-func (fr *familyRules) giveWay(n int, work map[string]int) {
-	fr.passed = 0
-	end := fr.Work() + n
-	workOff(fr, fr.passing, end, work, func(state *frontendState) {
-		if state.passing {
-			fr.program(state)
-		}
-	})
-	workOff(fr, fr.givingWay, end, work, func(port *portState) {
-		if port.leaving && !port.current.Leaving {
-			fr.noteChange(port)
-			port.current = port.current.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
-		}
-		for _, wanted := range port.frontends {
-			if wanted.givenUp && !wanted.state.claims.of(port).givenUp {
-				fr.setClaim(wanted, port)
-			}
-		}
-	})
+// A handover is what waits in familyRules.givingWay: a port that gives up frontends which others have claimed, or a
+// frontend that another port has won.
+type handover struct {
+	port  *portState
+	state *frontendState
 }
 
-// workOff does what waits in the queues of namespaces until Work reaches an end. The namespace with the shortest queue
-// comes first.
-func workOff[T any](fr *familyRules, queues map[string][]T, end int, work map[string]int, do func(T)) {
-	shortest := func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(queues[a]), len(queues[b])), cmp.Compare(a, b))
+// giveWay lets frontends that ports give up, or have lost, go to others that have claimed them, about n elements of
+// changes: a Service may have 10,000 of them. The namespace with the shortest queue comes first. It adds to work what
+// it has done for each namespace.
+func (fr *familyRules) giveWay(n int, work map[string]int) {
+	fewest := func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(fr.givingWay[a]), len(fr.givingWay[b])), cmp.Compare(a, b))
 	}
-	for _, namespace := range slices.SortedFunc(maps.Keys(queues), shortest) {
-		before, queue := fr.Work(), queues[namespace]
-		for ; len(queue) > 0 && fr.Work() < end; queue = queue[1:] {
-			do(queue[0])
+	fr.passed = 0
+	end := fr.Work() + n
+	for _, namespace := range slices.SortedFunc(maps.Keys(fr.givingWay), fewest) {
+		before := fr.Work()
+		for len(fr.givingWay[namespace]) > 0 && fr.Work() < end {
+			next := fr.givingWay[namespace][0]
+			fr.givingWay[namespace] = fr.givingWay[namespace][1:] // handOver may add to it
+			fr.handOver(next)
 		}
 		work[namespace] += fr.Work() - before
-		if queues[namespace] = queue; len(queue) == 0 {
-			delete(queues, namespace)
+		if len(fr.givingWay[namespace]) == 0 {
+			delete(fr.givingWay, namespace)
+		}
+	}
+}
+
+// handOver does what has waited.
+func (fr *familyRules) handOver(next handover) {
+	if next.state != nil {
+		if next.state.passing {
+			fr.program(next.state)
+		}
+		return
+	}
+	port := next.port
+	if port.leaving && !port.current.Leaving {
+		fr.noteChange(port)
+		port.current = port.current.With(func(spec *tracker.PortSpec) { spec.Leaving = true })
+	}
+	for _, wanted := range port.frontends {
+		if wanted.givenUp && !wanted.state.claims.of(port).givenUp {
+			fr.setClaim(wanted, port)
 		}
 	}
 }

@@ -360,6 +360,19 @@ func TestFrontendsWithLongLists(t *testing.T) {
 			if step(changed(older(many))); !r.Unfinished() || shown(many-1) != length {
 				t.Fatalf("the last address has %d endpoints after one commit", shown(many-1))
 			}
+			small := func(name string, year int, ip string) *tracker.ServicePort {
+				p := claimant(name, year, ip, 1)
+				p.ID.Namespace, p.ExternalIPs = "small", []netip.Addr{address(200)}
+				return p
+			}
+			step(changed(small("first", 2020, "10.96.2.1"), small("second", 2021, "10.96.2.2")))
+			step(tracker.Delta{Leaving: map[tracker.ServiceID]bool{{Namespace: "small", Service: "first"}: true}})
+			at := tracker.Frontend{Address: address(200), Protocol: tracker.TCP, Port: 80}
+			if got := r.families[nft.IP].frontends[at].shown.id.Service; got != "second" || !r.Unfinished() {
+				t.Errorf("%s has what a small Service gives up while the others wait", got)
+			}
+			step(tracker.Delta{Removed: map[tracker.PortID]bool{small("first", 0, "10.96.2.1").ID: true,
+				small("second", 0, "10.96.2.2").ID: true}})
 			if step(changed(younger(many-1, length-1))); shown(many-1) != length-1 {
 				t.Errorf("an endpoint has left, and the address has %d", shown(many-1))
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// FlowChanges returns what the changes since Committed mean for connections, in any order: there may be 100,000.
+// FlowChanges returns what the changes since Committed mean for connections, unsorted: there may be 100,000.
 func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 	for _, family := range r.families {
 		changes = slices.AppendSeq(changes, maps.Values(family.flows))

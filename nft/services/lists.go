@@ -106,7 +106,7 @@ var stagedFrom = tracker.CommitElements
 // written or removed, or many frontends go to others.
 func (r *Ruleset) Unfinished() bool {
 	for _, family := range r.families {
-		if family.lists.Unfinished() || len(family.givingWay)+len(family.passing) > 0 {
+		if family.lists.Unfinished() || len(family.givingWay) > 0 {
 			return true
 		}
 	}

@@ -49,9 +49,8 @@ type familyRules struct {
 	flows          map[tracker.Frontend]tracker.FlowChange
 	memo           tracker.Memo // of the endpoints that frontends had and have, while Apply works
 	contests       map[*frontendState]*contest
-	givingWay      map[string][]*portState     // that give up frontends which others have claimed, by namespace
-	passing        map[string][]*frontendState // that wait to be another port's, by the namespace that had them
-	passed         int                         // work for others, since giveWay
+	givingWay      map[string][]handover // by the namespace that has the frontends, or had them
+	passed         int                   // work for frontends that other ports have won, since giveWay
 	overlaps       overlaps
 	standing       int           // conflicts within contests
 	fresh          []Conflict    // not reported yet
@@ -104,8 +103,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		flows:          make(map[tracker.Frontend]tracker.FlowChange),
 		memo:           make(tracker.Memo),
 		contests:       make(map[*frontendState]*contest),
-		givingWay:      make(map[string][]*portState),
-		passing:        make(map[string][]*frontendState),
+		givingWay:      make(map[string][]handover),
 		overlaps:       newOverlaps(),
 	}
 	fr.lists = lists.NewWriter(fr.Journal, lists.Settings{Counters: config.EndpointCounters, StagedFrom: stagedFrom,

@@ -259,9 +259,9 @@ func (fr *familyRules) reach(state *frontendState, want program) {
 // frontend that goes they are left alone: no endpoint would answer their next segment.
 func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 	f, have := state.Frontend, &state.shown
-	limits := !tracker.SameMemory(have.sources, want.sources)
+	otherSources := !tracker.SameMemory(have.sources, want.sources)
 	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) ||
-		have.reset != want.reset || limits || !have.serving.Same(want.serving)) {
+		have.reset != want.reset || otherSources || !have.serving.Same(want.serving)) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
@@ -272,7 +272,7 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 		}
 	}
 	if change.Appeared || change.Reset || len(change.Removed) > 0 ||
-		limits && want.sources != nil && f.Protocol == tracker.UDP {
+		otherSources && want.sources != nil && f.Protocol == tracker.UDP {
 		fr.flows[f] = fr.flows[f].Then(change, fr.memo)
 	}
 }
