@@ -33,13 +33,14 @@ func lookUp[T any](flow *Flow, desired Desired, find func(tracker.Frontend) (T, 
 	return tracker.LookUp(flow.Original.Destination, flow.Original.Protocol, desired.NodePortAddress, find)
 }
 
-// serving returns a flow's frontend and its endpoints.
-func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(netip.AddrPort) bool, known bool) {
-	allowed, known = lookUp(flow, desired, func(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
+// serving returns a flow's frontend, and whether the flow may go on there: the frontend has its endpoint, and admits
+// its client.
+func serving(flow *Flow, desired Desired) (at tracker.Frontend, goesOn, known bool) {
+	allowed, known := lookUp(flow, desired, func(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
 		at = f
 		return desired.Endpoints(f)
 	})
-	return at, allowed, known
+	return at, known && allowed(flow.Endpoint()) && admitted(flow, at, desired), known
 }
 
 // stale reports whether flow contradicts desired, whatever changed when. A translated flow
@@ -47,9 +48,8 @@ func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(net
 // are ours, with a Service or without: a new flow to an unused one would be dropped.
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
-	if at, allowed, known := serving(flow, desired); known {
-		return (isUDP(flow) || flow.Bypasses() || resets(flow, at, desired)) &&
-			!(allowed(flow.Endpoint()) && admitted(flow, at, desired))
+	if at, goesOn, known := serving(flow, desired); known {
+		return (isUDP(flow) || flow.Bypasses() || resets(flow, at, desired)) && !goesOn
 	}
 	return (flow.Bypasses() || isUDP(flow) && flow.Translated()) && (desired.ClusterIP(addr) || desired.ServiceCIDR(addr))
 }
@@ -101,9 +101,9 @@ func (s *changeSet) stale(flow *Flow) bool {
 		change, changed := s.changes[f]
 		return change, changed
 	})
-	at, allowed, known := serving(flow, s.desired)
+	at, goesOn, known := serving(flow, s.desired)
 	switch {
-	case known && allowed(flow.Endpoint()) && admitted(flow, at, s.desired):
+	case goesOn:
 		return false
 	case change != nil && known:
 		return isUDP(flow) || change.Appeared && flow.Bypasses() || resets(flow, at, s.desired)
