@@ -23,7 +23,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/words"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -154,11 +153,13 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		return nil, err
 	}
 	// This node's name stands for the address at which it serves node ports, and not for that of a bridge of pods.
-	serves := func(addr netip.Addr) bool {
-		table := i.tables[tracker.FamilyOf(addr)]
-		return table != nil && slices.Contains(nodePortAddressesOf(table), addr)
+	var nodePorts []netip.Addr
+	for _, table := range i.tables {
+		nodePorts = append(nodePorts, nodePortAddressesOf(table)...)
 	}
-	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return nft.TrueFirst(serves(a), serves(b)) })
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int {
+		return nft.TrueFirst(slices.Contains(nodePorts, a), slices.Contains(nodePorts, b))
+	})
 	h := &host{route: firewall.SourceTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}
 	table, p, err := q.meets(ctx, c, i.tables, h, c.Log(stderr))
 	if err != nil {
