@@ -81,6 +81,11 @@ func TestNodesAgreeOnEndpoints(t *testing.T) {
 				objects.Write(t, "objects.yaml", lab.Manifest(append(hashedObjects(hash, endpoints, i == 1),
 					tickService("second"))...))
 				heard.Next(t, lab.About("shop/second:http"))
+				lab.Eventually(t, "the slot table is complete", func() bool {
+					diff, err := lab.Execute(append([]string{lab.Program(t), "diff", "--hostname-override", lab.NodeName,
+						"--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"}, objects.Flags()...)...)
+					return err == nil && diff.Code == 0
+				})
 				nodes[i] = hashedEndpoints(t, b)
 				if i == 1 {
 					midFlow(t, b, nodes[i])
