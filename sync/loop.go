@@ -434,17 +434,16 @@ func (l *Loop) stop(err error) {
 // charge tells how long the sync has worked for each namespace: in proportion to what each has changed of the tables.
 // What the kernel took beyond the usual time for elements is for those that have changed verdicts or chains.
 func (l *Loop) charge(took, inKernel time.Duration) {
-	work, walks := l.ruleset.Work(), l.ruleset.Walks()
-	all, allWalks := services.Sum(work), services.Sum(walks)
-	walked := min(took, max(0, inKernel-time.Duration(all)*perElement))
-	if allWalks == 0 {
+	work := l.ruleset.Work()
+	walked := min(took, max(0, inKernel-time.Duration(work.All.Elements)*perElement))
+	if work.All.Walks == 0 {
 		walked = 0
 	}
 	part := func(of time.Duration, n, all int) time.Duration {
 		return of * time.Duration(n) / time.Duration(max(1, all))
 	}
-	for namespace, n := range work {
-		l.options.Charge(namespace, part(took-walked, n, all)+part(walked, walks[namespace], allWalks))
+	for namespace, of := range work.Namespaces {
+		l.options.Charge(namespace, part(took-walked, of.Elements, work.All.Elements)+part(walked, of.Walks, work.All.Walks))
 	}
 }
 

@@ -25,8 +25,7 @@ type Journal struct {
 	elements map[string]map[string]*nft.Element
 	sets     map[string]*nft.Elements
 	chains   map[string]*nft.Chain
-	work     int
-	walks    int
+	work     Work
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -58,7 +57,7 @@ func (j *Journal) Put(set, key string, element nft.Element) {
 		}
 		j.touch(set, key, old, ok)
 		if element.Verdict != nil {
-			j.walks++
+			j.work.Walks++
 		}
 	}
 	held[key] = element
@@ -87,7 +86,7 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 	if _, done := touched[key]; done {
 		return
 	}
-	j.work++
+	j.work.Elements++
 	if !present {
 		touched[key] = nil
 		return
@@ -113,7 +112,7 @@ func (j *Journal) PutChain(chain *nft.Chain) {
 		return // Changes leaves out the others that do the same
 	}
 	j.touchChain(chain.Name)
-	j.walks++
+	j.work.Walks++
 	j.Table.Chains[chain.Name] = chain
 	j.moveReached(chain.Name)
 }
@@ -129,21 +128,13 @@ func (j *Journal) touchChain(name string) {
 		j.moveChain(name)
 	}
 	if _, done := j.chains[name]; !done && j.tracking {
-		j.work += chainWork
+		j.work.Elements += chainWork
 		j.chains[name] = j.Table.Chains[name]
 	}
 }
 
-// chainWork is how many elements cost the kernel about as much as a chain with its rules.
-const chainWork = 10
-
-// Work grows by 1 with each element that a change touches, and by chainWork with each chain. Before the first
-// commit it does not grow.
-func (j *Journal) Work() int { return j.work }
-
-// Walks grows by 1 with each verdict and each chain that is new or changes. For them the kernel goes through all
-// chains, and through a map for each rule that looks something up there.
-func (j *Journal) Walks() int { return j.walks }
+// Work grows with each change.
+func (j *Journal) Work() Work { return j.work }
 
 // PutSet adds an empty set to the table, or replaces the one of the same name if its definition differs.
 func (j *Journal) PutSet(set *nft.Set) {
@@ -167,7 +158,7 @@ const removedAtOnce = 8
 func (j *Journal) RemoveSet(name string) {
 	j.touchSet(name)
 	if held := j.Table.Sets[name]; held != nil && j.tracking {
-		j.work += 1 + len(held.Map)/removedAtOnce
+		j.work.Elements += 1 + len(held.Map)/removedAtOnce
 	}
 	delete(j.Table.Sets, name)
 }

@@ -23,9 +23,9 @@ func TestSetThatComesBack(t *testing.T) {
 	put(j, 0, 100, "aaaa")
 	j.Committed()
 	put(j, 0, 2, "bbbb") // not committed
-	work := j.Work()
+	work := j.Work().Elements
 	j.RemoveSet(set.Name)
-	if got := j.Work() - work; got < 1 || got > 100/2 {
+	if got := j.Work().Elements - work; got < 1 || got > 100/2 {
 		t.Errorf("a set of 100 elements is %d elements' work", got)
 	}
 	if ops := j.Changes(nil); len(ops) != 1 || ops[0].Verb != nft.Delete || ops[0].Set != set || ops[0].Elements != nil {

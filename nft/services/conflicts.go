@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -245,9 +246,9 @@ func (fr *familyRules) pass(state *frontendState, from *portState) {
 	mayStay := state.shown.policy.List == 0 && state.shown.policy.Affinity == 0
 	switch {
 	case fr.passed < stagedFrom || !mayStay:
-		before := fr.Work()
+		before := fr.Work().Elements
 		fr.program(state)
-		fr.passed += fr.Work() - before
+		fr.passed += fr.Work().Elements - before
 	case !state.passing:
 		namespace := from.current.ID.Namespace
 		state.passing, fr.givingWay[namespace] = true, append(fr.givingWay[namespace], handover{state: state})
@@ -291,20 +292,22 @@ type handover struct {
 // giveWay lets frontends that ports give up, or have lost, go to others that have claimed them, about n elements of
 // changes: a Service may have 10,000 of them. The namespace with the shortest queue comes first. It adds to work what
 // it has done for each namespace.
-func (fr *familyRules) giveWay(n int, work map[string]int) {
+func (fr *familyRules) giveWay(n int, work *change.Tally) {
 	fewest := func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(fr.givingWay[a]), len(fr.givingWay[b])), cmp.Compare(a, b))
 	}
-	fr.passed = 0
-	end := fr.Work() + n
+	if fr.passed = 0; len(fr.givingWay) == 0 { // as nearly always
+		return
+	}
+	end := fr.Work().Elements + n
 	for _, namespace := range slices.SortedFunc(maps.Keys(fr.givingWay), fewest) {
 		before := fr.Work()
-		for len(fr.givingWay[namespace]) > 0 && fr.Work() < end {
+		for len(fr.givingWay[namespace]) > 0 && fr.Work().Elements < end {
 			next := fr.givingWay[namespace][0]
 			fr.givingWay[namespace] = fr.givingWay[namespace][1:] // handOver may add to it
 			fr.handOver(next)
 		}
-		work[namespace] += fr.Work() - before
+		work.Count(namespace, fr.Journal, before)
 		if len(fr.givingWay[namespace]) == 0 {
 			delete(fr.givingWay, namespace)
 		}

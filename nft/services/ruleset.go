@@ -25,9 +25,8 @@ type Ruleset struct {
 	reserved     map[netip.Addr]bool
 
 	unmet unmetAnnotations
-	work  map[string]int // since the last commit, see Work
-	walks map[string]int // since the last commit, see Walks
-	stray []*nft.Table   // that the kernel had in families that are not served, until the next commit
+	work  change.Tally // since the last commit
+	stray []*nft.Table // that the kernel had in families that are not served, until the next commit
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -73,8 +72,7 @@ type chainUse struct {
 
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
-	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[string]int),
-		walks: make(map[string]int)}
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: change.NewTally()}
 	r.unmet = unmetAnnotations{config: &r.config, standing: make(map[unmetKey]bool)}
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
@@ -151,7 +149,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		for service := range delta.Leaving {
 			before := family.Work()
 			family.leave(service)
-			r.work[service.Namespace] += family.Work() - before
+			r.work.Count(service.Namespace, family.Journal, before)
 		}
 		if len(mine)+len(delta.Removed) > 0 {
 			family.apply(delta.Removed, mine, r)
@@ -162,9 +160,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 	for _, f := range r.config.Families {
 		family := r.families[f]
-		family.giveWay(r.Room(), r.work)
+		family.giveWay(r.Room(), &r.work)
 		family.memo = cleared(family.memo)
-		family.lists.Advance(r.Room(), r.work)
+		family.lists.Advance(r.Room(), &r.work)
 	}
 	if delta.CIDRsChanged {
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
@@ -174,19 +172,15 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 }
 
 // apply makes the table follow what has become of Service ports: ports are those of its family that are new or have
-// changed, removed may be of any family. It adds to r.work and r.walks what each namespace has changed.
+// changed, removed may be of any family. It adds to r.work what each namespace has changed.
 func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.ServicePort, r *Ruleset) {
-	count := func(namespace string, change func()) {
-		work, walks := fr.Work(), fr.Walks()
-		change()
-		r.work[namespace] += fr.Work() - work
-		r.walks[namespace] += fr.Walks() - walks
-	}
 	left := make(map[serviceKey]bool) // Services of which a port has gone
 	for id := range removed {
 		if id.Family == fr.Table.Family {
-			r.work[id.Namespace]++
-			count(id.Namespace, func() { fr.removePort(id) })
+			before := fr.Work()
+			before.Elements--
+			fr.removePort(id)
+			r.work.Count(id.Namespace, fr.Journal, before)
 			left[serviceOf(id)] = true
 		}
 	}
@@ -211,17 +205,17 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		joined[key], last = true, key
 	}
 	for _, port := range states {
-		id := port.wanted.ID
-		r.work[id.Namespace]++
-		count(id.Namespace, func() {
-			join(serviceOf(id))
-			fr.setPort(port, port.wanted)
-			port.wanted = setting{}
-		})
-		r.work[id.Namespace] += len(port.frontends) / frontendsPerElement
+		id, before := port.wanted.ID, fr.Work()
+		join(serviceOf(id))
+		fr.setPort(port, port.wanted)
+		port.wanted = setting{}
+		before.Elements -= 1 + len(port.frontends)/frontendsPerElement
+		r.work.Count(id.Namespace, fr.Journal, before)
 	}
 	for key := range left {
-		count(key.namespace, func() { join(key) })
+		before := fr.Work()
+		join(key)
+		r.work.Count(key.namespace, fr.Journal, before)
 	}
 }
 
@@ -229,23 +223,12 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 // element takes.
 const frontendsPerElement = 10
 
-// Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is
-// valid until the next call of Apply or Committed.
-func (r *Ruleset) Work() map[string]int { return r.work }
-
-// Walks says how many verdicts and chains each namespace has changed since the last commit, see change.Journal.Walks.
-func (r *Ruleset) Walks() map[string]int { return r.walks }
-
-// Sum adds up what all namespaces have changed.
-func Sum(of map[string]int) (sum int) {
-	for _, n := range of {
-		sum += n
-	}
-	return sum
-}
+// Work says how much each namespace has changed of the tables since the last commit. It is valid until the next call of
+// Apply or Committed.
+func (r *Ruleset) Work() change.Tally { return r.work }
 
 // Room is how many elements of what waits the next commit may have beside what has changed.
-func (r *Ruleset) Room() int { return max(stagedFrom-Sum(r.work), stagedFrom/4) }
+func (r *Ruleset) Room() int { return max(stagedFrom-r.work.All.Elements, stagedFrom/4) }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
@@ -414,8 +397,7 @@ func (r *Ruleset) Changes() nft.Batch {
 
 // Committed tells the ruleset that the kernel has the batch of Changes: all that is wanted, unless it is Behind.
 func (r *Ruleset) Committed() {
-	clear(r.work)
-	clear(r.walks)
+	r.work.Clear()
 	r.stray = nil
 	behind := r.Behind()
 	for _, family := range r.families {

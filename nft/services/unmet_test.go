@@ -38,8 +38,9 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 	r.Apply(large)
 	r.Committed()
 	r.Apply(small)
-	if n := r.Work()["small"]; len(r.Work()) != 1 || n < 3*6 || n > 100 {
-		t.Errorf("three Services of 6 endpoints: %v", r.Work())
+	of := r.Work().Namespaces
+	if n := of["small"].Elements; len(of) != 1 || n < 3*6 || n > 100 {
+		t.Errorf("three Services of 6 endpoints: %v", of)
 	}
 	r.Committed()
 	removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
@@ -48,8 +49,8 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 	}
 	work := make(map[string]int)
 	for r.Apply(removed); ; r.Apply(tracker.Delta{}) {
-		for namespace, n := range r.Work() {
-			work[namespace] += n
+		for namespace, of := range r.Work().Namespaces {
+			work[namespace] += of.Elements
 		}
 		if r.Committed(); !r.Unfinished() {
 			break

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
@@ -97,12 +98,12 @@ func meanwhile(shown, want Places, most int) Places {
 
 // Advance writes and removes up to n elements of slot tables whose change is staged: of one namespace after the other,
 // however many tables each has. It adds to work what it has done for each namespace.
-func (w *Writer) Advance(n int, work map[string]int) {
+func (w *Writer) Advance(n int, work *change.Tally) {
 	for range len(w.staged) {
 		if n <= 0 {
 			break
 		}
-		s, before := w.staged[0], n
+		s, before := w.staged[0], w.journal.Work()
 		waits := func(other *Shared) bool { return other.id.Namespace == s.id.Namespace }
 		w.staged = append(w.staged[1:], s)
 		slices.SortStableFunc(w.staged, func(a, b *Shared) int { return nft.TrueFirst(!waits(a), !waits(b)) })
@@ -115,7 +116,7 @@ func (w *Writer) Advance(n int, work map[string]int) {
 				n = w.removeOld(s, h, n)
 			}
 		}
-		work[s.id.Namespace] += before - n
+		work.Count(s.id.Namespace, w.journal, before)
 	}
 }
 
@@ -163,11 +164,11 @@ func (w *Writer) removeOld(s *Shared, h *half, n int) int {
 		if n <= 0 || t.chain.capacity == 0 || h.shown.slots != nil && table == h.table || h.beside && table == h.next {
 			continue
 		}
-		before := w.journal.Work()
+		before := w.journal.Work().Elements
 		w.putChain(&t.chain, sharedChain{})
 		w.journal.RemoveSet(s.slotsMap(h, table))
 		t.leaving = w.journal.Tracking()
-		n -= w.journal.Work() - before
+		n -= w.journal.Work().Elements - before
 	}
 	if h.shown.slots != nil && h.list.Len() > 0 {
 		n -= h.list.Len()
