@@ -81,6 +81,11 @@ type FlowChange struct {
 
 // Then returns the joint meaning of c and a later change of the same frontend.
 func (c FlowChange) Then(later FlowChange, known Memo) FlowChange {
+	later.Appeared = later.Appeared || c.Appeared
+	later.Reset = later.Reset || c.Reset
+	if len(c.Removed) == 0 { // as nearly always, for each of up to 30,000 frontends of a Service
+		return later
+	}
 	removed := slices.Clone(c.Removed)
 	for _, more := range later.Removed {
 		i := slices.IndexFunc(removed, func(s Served) bool { return s.Port == more.Port })
@@ -94,7 +99,5 @@ func (c FlowChange) Then(later FlowChange, known Memo) FlowChange {
 		}
 	}
 	later.Removed = removed
-	later.Appeared = later.Appeared || c.Appeared
-	later.Reset = later.Reset || c.Reset
 	return later
 }
