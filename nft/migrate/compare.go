@@ -136,7 +136,7 @@ const shownLost = 10
 // Summary says what would be lost and names it, within bounds.
 func (c *Comparison) Summary() string {
 	if len(c.Lost) == 0 {
-		return fmt.Sprintf("all %d frontends that kube-proxy serves would be served", c.Served)
+		return "kube-nft would serve all that kube-proxy serves: " + words.Plural(c.Served, "frontend")
 	}
 	named := make(map[string][]string)
 	var reasons []string // in the order of the frontends
@@ -149,8 +149,8 @@ func (c *Comparison) Summary() string {
 	for i, why := range reasons {
 		reasons[i] = why + ": " + words.Some(named[why], shownLost, ", ")
 	}
-	return fmt.Sprintf("%d of %d frontends that kube-proxy serves would not be served; %s", len(c.Lost), c.Served,
-		strings.Join(reasons, "; "))
+	return fmt.Sprintf("%d of %s that kube-proxy serves would not be served; %s", len(c.Lost),
+		words.Plural(c.Served, "frontend"), strings.Join(reasons, "; "))
 }
 
 // Checks are the comparison as a part of a plan. With force, a refusal is a warning.
