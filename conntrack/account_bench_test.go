@@ -101,7 +101,7 @@ func BenchmarkAccountedPacket(b *testing.B) {
 		}
 	}
 	m.report(packets, "packet")
-	flows, err := lab.Open(b, Open).Flows(b.Context(), Filter{Family: tracker.IPv4, Translated: true}, nil)
+	flows, err := lab.Open(b, Open).Flows(b.Context(), Filter{Family: tracker.IPv4, Has: DestinationNAT}, nil)
 	if err != nil || len(flows) != 2 || (flows[0].Sent.Packets > 0) == (flows[1].Sent.Packets > 0) {
 		b.Errorf("one of two flows should be counted: %v, %v", flows, err)
 	}

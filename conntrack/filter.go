@@ -12,27 +12,9 @@ type Filter struct {
 	Family   tracker.Family   // 0: both, and nothing else is filtered in the kernel
 	Protocol tracker.Protocol // 0: any
 
-	// Unanswered selects flows that were not translated and have seen no reply, Translated those
-	// whose destination was translated. Silent and Answered select, of the translated ones, those that have seen no
-	// reply, and those that have.
-	Unanswered, Translated, Silent, Answered bool
-}
-
-// status returns which bits of a flow's status count, and what they have to be.
-func (f *Filter) status() (mask, value Status) {
-	if f.Unanswered || f.Silent || f.Answered {
-		mask |= SeenReply
-	}
-	if f.Unanswered || f.Silent || f.Answered || f.Translated {
-		mask |= DestinationNAT
-	}
-	if f.Answered {
-		value |= SeenReply
-	}
-	if f.Silent || f.Answered || f.Translated {
-		value |= DestinationNAT
-	}
-	return mask, value
+	// Bits of a flow's status. With DestinationNAT, Has selects translated flows; with SeenReply in Lacks, those of them
+	// that nothing has answered.
+	Has, Lacks Status
 }
 
 // staleFilters returns the filters that select flows of a family that may be stale: UDP flows, unanswered flows of any
@@ -44,11 +26,11 @@ func staleFilters(family tracker.Family, udp, unanswered, streams bool) (filters
 		filters = append(filters, Filter{Family: family, Protocol: tracker.UDP})
 	}
 	if unanswered {
-		filters = append(filters, Filter{Family: family, Unanswered: true})
+		filters = append(filters, Filter{Family: family, Lacks: SeenReply | DestinationNAT})
 	}
 	if streams {
-		filters = append(filters, Filter{Family: family, Protocol: tracker.TCP, Translated: true},
-			Filter{Family: family, Protocol: tracker.SCTP, Translated: true})
+		filters = append(filters, Filter{Family: family, Protocol: tracker.TCP, Has: DestinationNAT},
+			Filter{Family: family, Protocol: tracker.SCTP, Has: DestinationNAT})
 	}
 	return filters
 }
@@ -75,13 +57,9 @@ func (s *changeSet) filters() (filters []Filter) {
 
 // Matches reports whether f selects flow.
 func (f *Filter) Matches(flow *Flow) bool {
-	mask, value := f.status()
-	if f.Translated { // ip_vs does not set the bit
-		mask, value = mask&^DestinationNAT, value&^DestinationNAT
-	}
 	return (f.Family == 0 || flow.Family == f.Family) &&
 		(f.Protocol == 0 || flow.Original.Protocol == f.Protocol) &&
-		flow.Status&mask == value && (!f.Translated || flow.Translated())
+		flow.Status&(f.Has|f.Lacks) == f.Has
 }
 
 // encode returns the body of a dump request. Without a family the kernel refuses to compare protocols.
@@ -91,8 +69,8 @@ func (f *Filter) encode() []byte {
 	if f.Family != 0 && f.Protocol != 0 {
 		f.encodeProtocol(&w)
 	}
-	if mask, value := f.status(); mask != 0 {
-		w.Uint32(ctaStatus, uint32(value))
+	if mask := f.Has | f.Lacks; mask != 0 {
+		w.Uint32(ctaStatus, uint32(f.Has))
 		w.Uint32(ctaStatusMask, uint32(mask))
 	}
 	return w.Buf

@@ -357,21 +357,23 @@ func TestFiltersOfChanges(t *testing.T) {
 		}, {
 			name:    "frontend of TCP appeared",
 			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},
-			want:    []Filter{{Family: tracker.IPv4, Unanswered: true}},
+			want:    []Filter{{Family: tracker.IPv4, Lacks: SeenReply | DestinationNAT}},
 		}, {
 			name: "frontend of UDP appeared, another one gone",
 			changes: []tracker.FlowChange{
 				{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
 				{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
 			},
-			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP}, {Family: tracker.IPv4, Unanswered: true}},
+			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP},
+				{Family: tracker.IPv4, Lacks: SeenReply | DestinationNAT}},
 		}, {
 			name: "both families",
 			changes: []tracker.FlowChange{
 				{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
 				{Frontend: tracker.NodePort(tracker.IPv6, tracker.TCP, 30080), Appeared: true},
 			},
-			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP}, {Family: tracker.IPv6, Unanswered: true}},
+			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP},
+				{Family: tracker.IPv6, Lacks: SeenReply | DestinationNAT}},
 		},
 	} {
 		if got := newChangeSet(tt.changes, desired).filters(); !slices.Equal(got, tt.want) {

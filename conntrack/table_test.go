@@ -21,13 +21,13 @@ var filterCases = []struct {
 	{"family", Filter{Family: tracker.IPv6}},
 	{"protocol", Filter{Family: tracker.IPv4, Protocol: tracker.UDP}},
 	{"protocol of both families", Filter{Protocol: tracker.UDP}},
-	{"unanswered", Filter{Family: tracker.IPv4, Unanswered: true}},
-	{"translated SCTP", Filter{Family: tracker.IPv4, Protocol: tracker.SCTP, Translated: true}},
-	{"translated IPv6", Filter{Family: tracker.IPv6, Protocol: tracker.TCP, Translated: true}},
-	{"translated TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Translated: true}},
-	{"silent TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Silent: true}},
-	{"answered TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Answered: true}},
-	{"unanswered IPv6", Filter{Family: tracker.IPv6, Unanswered: true}},
+	{"unanswered", Filter{Family: tracker.IPv4, Lacks: SeenReply | DestinationNAT}},
+	{"translated SCTP", Filter{Family: tracker.IPv4, Protocol: tracker.SCTP, Has: DestinationNAT}},
+	{"translated IPv6", Filter{Family: tracker.IPv6, Protocol: tracker.TCP, Has: DestinationNAT}},
+	{"translated TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Has: DestinationNAT}},
+	{"silent TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Has: DestinationNAT, Lacks: SeenReply}},
+	{"answered TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Has: DestinationNAT | SeenReply}},
+	{"unanswered IPv6", Filter{Family: tracker.IPv6, Lacks: SeenReply | DestinationNAT}},
 }
 
 // TestFilterInKernel holds what the kernel returns against Filter.Matches, with and

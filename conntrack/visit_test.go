@@ -29,7 +29,7 @@ func TestVisit(t *testing.T) {
 	const all = 5000
 	create(t, table, translated(all)...)
 	create(t, table, foreign(tracker.UDP, 100)...)
-	filter := Filter{Family: tracker.IPv4, Translated: true}
+	filter := Filter{Family: tracker.IPv4, Has: DestinationNAT}
 	for _, tt := range []struct {
 		budget, want int
 		complete     bool
@@ -65,7 +65,7 @@ func TestVisitOfManyFlows(t *testing.T) {
 	for _, tt := range []struct{ budget, want int }{{scale, half}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000},
 		{1000, 1000}} {
 		seen, begin := 0, time.Now()
-		complete, err := table.Visit(t.Context(), Filter{Family: tracker.IPv4, Translated: true}, tt.budget,
+		complete, err := table.Visit(t.Context(), Filter{Family: tracker.IPv4, Has: DestinationNAT}, tt.budget,
 			func(*Flow) { seen++ })
 		if d := time.Since(begin); took[tt.budget] == 0 || d < took[tt.budget] { // others may have the processor meanwhile
 			took[tt.budget] = d

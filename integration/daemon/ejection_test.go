@@ -808,7 +808,8 @@ func TestEjectionOf10000Services(t *testing.T) {
 	c.disturb(t, dropped(1))
 	table := lab.Open(t, conntrack.Open)
 	waiting := func() int {
-		flows, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Silent: true}, nil)
+		flows, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Has: conntrack.DestinationNAT,
+			Lacks: conntrack.SeenReply}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

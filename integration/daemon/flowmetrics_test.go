@@ -125,7 +125,7 @@ func endFlows(t *testing.T, protocol tracker.Protocol) {
 	t.Helper()
 	table := lab.Open(t, conntrack.Open)
 	for _, family := range tracker.Families {
-		filter := conntrack.Filter{Family: family, Protocol: protocol, Translated: true}
+		filter := conntrack.Filter{Family: family, Protocol: protocol, Has: conntrack.DestinationNAT}
 		flows, err := table.Flows(context.Background(), filter, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -270,7 +270,8 @@ func (w *Watcher) readSilent(ctx context.Context, now time.Time) (stuck []conntr
 	asked := families(w.ports)
 	w.mu.RUnlock()
 	for family := range asked {
-		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Silent: true}
+		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Has: conntrack.DestinationNAT,
+			Lacks: conntrack.SeenReply}
 		complete, err := w.table.Visit(ctx, filter, silentBudget, func(flow *conntrack.Flow) {
 			port := w.portOf(flow)
 			if port == nil || flow.TCPState != conntrack.SYNSent {
@@ -320,7 +321,7 @@ func (w *Watcher) readAnswered(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	for family := range families(open) {
-		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Answered: true}
+		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Has: conntrack.DestinationNAT | conntrack.SeenReply}
 		complete, err := w.table.Visit(ctx, filter, answeredBudget, func(flow *conntrack.Flow) {
 			if port := w.portOf(flow); port != nil && open[port.ID] != nil {
 				open[port.ID].answer(flow, now)

@@ -174,14 +174,14 @@ func (w *world) open(client int) {
 
 // Visit implements Table.
 func (w *world) Visit(_ context.Context, filter conntrack.Filter, _ int, visit func(*conntrack.Flow)) (bool, error) {
-	if filter.Answered {
+	if filter.Has&conntrack.SeenReply != 0 {
 		w.dumps++
 	}
 	if w.failure != nil {
 		return false, w.failure
 	}
 	for _, c := range w.flows {
-		if w.misses && filter.Silent && w.IntN(2) == 0 {
+		if w.misses && filter.Lacks != 0 && w.IntN(2) == 0 {
 			continue
 		}
 		c.Status, c.TCPState = conntrack.DestinationNAT, conntrack.SYNSent
@@ -192,7 +192,7 @@ func (w *world) Visit(_ context.Context, filter conntrack.Filter, _ int, visit f
 			visit(&c.Flow)
 		}
 	}
-	return !w.misses || !filter.Silent, nil
+	return !w.misses || filter.Lacks == 0, nil
 }
 
 // Delete implements Table: the client sends its SYN again, and gets another endpoint.

@@ -63,7 +63,7 @@ func TestLastingConnectionInKernel(t *testing.T) {
 	}
 	exchange()
 	_ = conn.Close()
-	flows, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Translated: true}, nil)
+	flows, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Has: conntrack.DestinationNAT}, nil)
 	if err != nil || len(flows) != 1 {
 		t.Fatalf("%v, %v", flows, err)
 	}

@@ -123,7 +123,7 @@ func (c *Counter) look(ctx context.Context, table Table, now time.Time) (complet
 	c.mu.Unlock()
 	complete = true
 	for _, family := range tracker.Families {
-		all, visitErr := table.Visit(ctx, conntrack.Filter{Family: family, Translated: true}, math.MaxInt,
+		all, visitErr := table.Visit(ctx, conntrack.Filter{Family: family, Has: conntrack.DestinationNAT}, math.MaxInt,
 			func(f *conntrack.Flow) { c.see(f, now) })
 		complete, err = complete && all, errors.Join(err, visitErr)
 	}

@@ -310,7 +310,7 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 		if i.tables[family] == nil {
 			continue
 		}
-		complete, err := flows.Visit(ctx, conntrack.Filter{Family: family, Translated: true}, left,
+		complete, err := flows.Visit(ctx, conntrack.Filter{Family: family, Has: conntrack.DestinationNAT}, left,
 			func(flow *conntrack.Flow) {
 				left--
 				if flow.Ended() {
