@@ -65,7 +65,10 @@ type Flow struct {
 
 // A Counter is what the kernel counted in one direction of a flow. Bytes are those of whole IP packets, with the
 // headers of IP and of the transport, without those of the link.
-type Counter struct{ Packets, Bytes uint64 }
+type Counter struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
 
 // Duration returns how long the flow lasted, until its last packet; 0 if the kernel did not note both ends. A clock
 // that was set back meanwhile makes 0, too.

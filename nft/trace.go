@@ -53,12 +53,13 @@ const (
 
 // A Step is a rule that applied.
 type Step struct {
-	Chain, Rule string
-	Index       int    // of the rule in the chain
-	Set         string // that holds Element; empty if no element decided
-	Element     string // the element that decided, as nft prints it
-	Key         string // of the element, as the set holds it
-	Masquerade  bool   // the rule asks for masquerading
+	Chain      string `json:"chain"`
+	Rule       string `json:"rule"`
+	Index      int    `json:"-"`                 // of the rule in the chain
+	Set        string `json:"set,omitempty"`     // that holds Element; empty if no element decided
+	Element    string `json:"element,omitempty"` // the element that decided, as nft prints it
+	Key        string `json:"-"`                 // of the element, as the set holds it
+	Masquerade bool   `json:"-"`                 // the rule asks for masquerading
 }
 
 // String names what decided the step, and where that stands.

@@ -96,12 +96,12 @@ func (u *Usage) end(f *conntrack.Flow) {
 // A State says how a Counter is doing.
 type State struct {
 	// Problem is why nothing is counted, or not all; empty if there is none.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 	// Lost counts the connections that ended and were not counted, because more came than could be read. Those that no
 	// Service translated may be among them.
-	Lost uint64
-	// Services have a place of their own, Connections last and are known.
-	Services, Connections int
+	Lost        uint64 `json:"lostConnections"`
+	Services    int    `json:"services"`    // that have metrics of their own
+	Connections int    `json:"connections"` // that last and are counted so far
 }
 
 // A Table is what a Counter needs of a *conntrack.Table.

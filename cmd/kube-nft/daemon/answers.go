@@ -42,8 +42,7 @@ func (d *daemon) status() *peer.Status {
 			Until: e.Until.UTC().Truncate(time.Millisecond), Times: e.Times})
 	}
 	if d.flows != nil {
-		state := d.flows.State()
-		s.FlowMetrics = (*peer.FlowMetrics)(&state)
+		s.FlowMetrics = new(d.flows.State())
 	}
 	select {
 	case <-d.feed.Synced:

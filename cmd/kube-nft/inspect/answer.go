@@ -30,7 +30,7 @@ type answer struct {
 	Masquerade bool            `json:"masquerade"`        // at all endpoints
 	Hairpin    []string        `json:"hairpin,omitempty"` // endpoints with masquerading; all others without
 	Facts      []readback.Fact `json:"facts"`
-	Path       []answerStep    `json:"path"`             // the rules that applied, in order
+	Path       []nft.Step      `json:"path"`             // the rules that applied, in order
 	Others     []readback.Fact `json:"others,omitempty"` // what rules of other programs do
 	Wanted     string          `json:"wanted,omitempty"` // the verdict by the source, if it differs
 	// Elsewhere says that the source is a pod of another node.
@@ -46,13 +46,6 @@ type answerService struct {
 	Policy    string `json:"policy"`
 }
 
-type answerStep struct {
-	Chain   string `json:"chain"`
-	Rule    string `json:"rule"`
-	Set     string `json:"set,omitempty"`
-	Element string `json:"element,omitempty"`
-}
-
 func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	a := &answer{
 		TypeMeta:    output.Kind("Explanation"),
@@ -60,16 +53,13 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 		Destination: endText(netip.AddrPortFrom(p.Destination, p.Port)) + "/" + protocolText(p.Protocol),
 		Outcome:     e.TraceResult.Outcome,
 		Endpoints:   words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash,
-		Masquerade: e.Masquerade, Hairpin: words.Strings(e.Hairpin), Facts: e.Facts,
+		Masquerade: e.Masquerade, Hairpin: words.Strings(e.Hairpin), Facts: e.Facts, Path: e.Steps,
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface
 	}
 	if s := e.Service; s != nil {
 		a.Service = &answerService{s.Name.Namespace, s.Name.Name, s.Name.Port, frontendText(s.Frontend), s.Kind, s.Policy}
-	}
-	for _, s := range e.Steps {
-		a.Path = append(a.Path, answerStep{Chain: s.Chain, Rule: s.Rule, Set: s.Set, Element: s.Element})
 	}
 	a.Verdict = fmt.Sprintf("%s -> %s %s", a.Source, a.Destination, verdictText(p, &e))
 	return a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -19,8 +20,8 @@ func TestDocumentsReadBack(t *testing.T) {
 	flow := &EndedConnection{
 		TypeMeta: output.Kind("EndedConnection"), Origin: Origin{Time: at}, Namespace: "shop", Service: "web", Port: "http",
 		Protocol: "tcp",
-		Frontend: "198.51.100.80:80", Client: "192.0.2.9:43598", Endpoint: "10.244.0.20:8080", Sent: &FlowCounter{6, 321},
-		Seconds: &seconds,
+		Frontend: "198.51.100.80:80", Client: "192.0.2.9:43598", Endpoint: "10.244.0.20:8080",
+		Sent: &conntrack.Counter{Packets: 6, Bytes: 321}, Seconds: &seconds,
 	}
 	top := &Top{
 		TypeMeta: output.Kind("Top"), Time: at, IntervalSeconds: 2, Counted: true, Budget: 9, New: &rate, Active: 3,

@@ -232,22 +232,16 @@ type flowWriter struct {
 type EndedConnection struct {
 	metav1.TypeMeta
 	Origin
-	Namespace string       `json:"namespace"`
-	Service   string       `json:"service"`
-	Port      string       `json:"port,omitempty"`
-	Protocol  string       `json:"protocol"`
-	Frontend  string       `json:"frontend"`
-	Client    string       `json:"client"`
-	Endpoint  string       `json:"endpoint"`
-	Sent      *FlowCounter `json:"sent,omitempty"`     // by the client; absent if the kernel did not count
-	Returned  *FlowCounter `json:"returned,omitempty"` // to the client
-	Seconds   *float64     `json:"durationSeconds,omitempty"`
-}
-
-// A FlowCounter is what one end has sent.
-type FlowCounter struct {
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
+	Namespace string             `json:"namespace"`
+	Service   string             `json:"service"`
+	Port      string             `json:"port,omitempty"`
+	Protocol  string             `json:"protocol"`
+	Frontend  string             `json:"frontend"`
+	Client    string             `json:"client"`
+	Endpoint  string             `json:"endpoint"`
+	Sent      *conntrack.Counter `json:"sent,omitempty"`     // by the client; absent if the kernel did not count
+	Returned  *conntrack.Counter `json:"returned,omitempty"` // to the client
+	Seconds   *float64           `json:"durationSeconds,omitempty"`
 }
 
 // write prints a connection if it is asked for.
@@ -266,7 +260,7 @@ func (w *flowWriter) write(flow *conntrack.Flow) {
 		Endpoint: flow.Endpoint().String(),
 	}
 	if flow.Sent.Packets > 0 { // each connection has a first packet
-		e.Sent, e.Returned = (*FlowCounter)(&flow.Sent), (*FlowCounter)(&flow.Returned)
+		e.Sent, e.Returned = &flow.Sent, &flow.Returned
 	}
 	if flow.Stopped > 0 {
 		seconds := flow.Duration().Seconds()
@@ -290,7 +284,7 @@ var EndedHead = fmt.Sprintf(flowColumns, "TIME", "SERVICE", "FRONTEND", "CLIENT"
 
 // Text implements output.Document.
 func (e *EndedConnection) Text() string {
-	counter := func(c *FlowCounter) string {
+	counter := func(c *conntrack.Counter) string {
 		if c == nil {
 			return "-"
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/sync/flows"
 )
 
 // A Status is what a daemon says of itself.
@@ -48,7 +49,7 @@ type Status struct {
 	EjectedEndpoints int               `json:"ejectedEndpoints"`
 	Ejected          []EjectedEndpoint `json:"ejected,omitempty"`
 
-	FlowMetrics *FlowMetrics `json:"flowMetrics,omitempty"` // nil without --flow-metrics
+	FlowMetrics *flows.State `json:"flowMetrics,omitempty"` // nil without --flow-metrics
 
 	// Shadow is what the shadow mode found; missing in other modes, where the fields above are about the kernel.
 	Shadow *Shadow `json:"shadow,omitempty"`
@@ -67,14 +68,6 @@ type Shadow struct {
 	First       []migrate.Difference `json:"firstDifferences,omitempty"`
 	// Passing are differences that may pass with kube-proxy's next sync.
 	Passing int `json:"passingDifferences"`
-}
-
-// FlowMetrics say how the counting of --flow-metrics is doing.
-type FlowMetrics struct {
-	Problem     string `json:"problem,omitempty"` // why nothing is counted, or not all
-	Lost        uint64 `json:"lostConnections"`   // that ended and that the metrics lack, because too many ended at once
-	Services    int    `json:"services"`          // that have metrics of their own
-	Connections int    `json:"connections"`       // that last and are counted so far
 }
 
 // An EjectedEndpoint is one that gets no new connections because it does not answer.
