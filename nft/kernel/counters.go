@@ -51,7 +51,7 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, of func(set string) 
 func (k *Client) RuleCounter(ctx context.Context, f nft.Family, chain string) (packets uint64, ok bool, err error) {
 	err = k.retry(ctx, func() error {
 		packets, ok = 0, false
-		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, named(chain), func(r attr.Reply) {
+		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, About(nft.TableName, chain), func(r attr.Reply) {
 			table, of, rule := wire.DecodeRule(r.Attributes())
 			if n, counts := rule.Counted(f); counts && table == nft.TableName && of == chain {
 				packets, ok = packets+n, true

@@ -269,7 +269,7 @@ func (e *PacketEvent) header(network, transport []byte) {
 func (k *Client) RulesByHandle(ctx context.Context, f nft.Family) (rules map[uint64]nft.Rule, err error) {
 	err = k.retry(ctx, func() error {
 		rules = make(map[uint64]nft.Rule)
-		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, ours, func(r attr.Reply) {
+		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, About(nft.TableName), func(r attr.Reply) {
 			handle := attr.Reader{Value: attr.Find(r.Attributes(), unix.NFTA_RULE_HANDLE)}
 			if name, _, rule := wire.DecodeRule(r.Attributes()); name == nft.TableName {
 				rules[handle.Uint64()] = rule.Typed(f)

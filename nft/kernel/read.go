@@ -97,7 +97,7 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 // Count returns how many elements a set holds at this moment. known is false if the kernel does not say
 // it, as before about Linux 6.16.
 func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32, known bool, err error) {
-	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, named(s.Name), func(r attr.Reply) {
+	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, About(nft.TableName, s.Name), func(r attr.Reply) {
 		n, known = wire.SetCount(r.Attributes())
 	})
 	if err != nil {
@@ -117,7 +117,7 @@ func (k *Client) Generation(ctx context.Context) (uint32, error) {
 }
 
 func (k *Client) generation(ctx context.Context) (generation uint32, err error) {
-	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, all, func(r attr.Reply) {
+	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, About(), func(r attr.Reply) {
 		generation, _, _ = wire.DecodeGeneration(r.Attributes())
 	})
 	return generation, err
@@ -170,7 +170,7 @@ func (k *Client) readOnce(ctx context.Context, changed func(before, after uint32
 func (k *Client) readTables(ctx context.Context) (tables nft.Tables, uses map[nft.Family]int, err error) {
 	tables, uses = make(nft.Tables), make(map[nft.Family]int)
 	for _, f := range nft.Families {
-		err := k.request(ctx, unix.NFT_MSG_GETTABLE, 0, f, ours, func(r attr.Reply) {
+		err := k.request(ctx, unix.NFT_MSG_GETTABLE, 0, f, About(nft.TableName), func(r attr.Reply) {
 			_, tables[f] = wire.DecodeTable(f, r.Attributes())
 			uses[f] = int(attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_TABLE_USE)))
 		})
@@ -226,7 +226,8 @@ func (k *Client) fill(ctx context.Context, t *nft.Table, set *nft.Elements, coun
 // each.
 func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
 	counts = make(map[string]uint32)
-	return counts, k.request(ctx, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
+	about := About(nft.TableName)
+	return counts, k.request(ctx, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, about, func(r attr.Reply) {
 		name, set := wire.DecodeSet(t.Family, r.Attributes())
 		if name != nft.TableName {
 			return
@@ -250,7 +251,7 @@ func checkCount(s *nft.Elements, count uint32, repeated map[string]bool) error {
 }
 
 func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
-	return k.request(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
+	return k.request(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, About(nft.TableName), func(r attr.Reply) {
 		name, chain, rule := wire.DecodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == nft.TableName {
 			c.Rules = append(c.Rules, rule)
@@ -264,7 +265,7 @@ func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 // kernel leave out one of ours.
 func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
 	return k.retry(ctx, func() error {
-		err := k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, all, func(r attr.Reply) {
+		err := k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, About(), func(r attr.Reply) {
 			if name, chain := wire.DecodeChain(r.Attributes()); name == nft.TableName {
 				t.Chains[chain.Name] = chain
 			}
@@ -278,7 +279,8 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
 
 // dumpElements lists the elements of a set to d.
 func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *wire.ElementDecoder) error {
-	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, named(set), func(r attr.Reply) { d.Message(r.Attributes()) })
+	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, About(nft.TableName, set),
+		func(r attr.Reply) { d.Message(r.Attributes()) })
 }
 
 // Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the

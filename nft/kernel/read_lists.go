@@ -60,17 +60,6 @@ func (k *Client) readLists(
 // lookup requests elements by their keys and gives them to d. The kernel answers with those before the
 // first missing one, and then with ENOENT.
 func (k *Client) lookup(ctx context.Context, f nft.Family, s *nft.Set, d *wire.ElementDecoder, keys ...string) error {
-	which := func(w *attr.Writer) {
-		named(s.Name)(w)
-		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		for _, key := range keys {
-			item := w.Open(unix.NFTA_LIST_ELEM)
-			value := w.Open(unix.NFTA_SET_ELEM_KEY)
-			w.Bytes(unix.NFTA_DATA_VALUE, key)
-			w.Close(value)
-			w.Close(item)
-		}
-		w.Close(list)
-	}
-	return k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })
+	return k.Get(ctx, unix.NFT_MSG_GETSETELEM, f, AboutElements(nft.TableName, s.Name, keys...),
+		func(r attr.Reply) { d.Message(r.Attributes()) })
 }

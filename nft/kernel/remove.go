@@ -62,7 +62,7 @@ func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 
 // families lists the families, of IPv4 and IPv6, that have a table of this name.
 func (k *Client) families(ctx context.Context, table string) (list []nft.Family, err error) {
-	return list, k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, all, func(r attr.Reply) {
+	return list, k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, About(), func(r attr.Reply) {
 		f := r.Family()
 		if name, _ := wire.DecodeTable(f, r.Attributes()); name == table && (f == nft.IP || f == nft.IP6) {
 			list = append(list, f)

@@ -80,15 +80,31 @@ func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) 
 	return done, err
 }
 
-// all, ours and named say what a request is about: everything; our table; an object in it, or what that holds. In each
-// kind of request attribute 1 is the name of a table, and attribute 2 that of a set or chain (NFTA_SET_NAME and so on).
-func all(*attr.Writer) {}
-
-func ours(w *attr.Writer) { w.Name(1, nft.TableName) }
-
-func named(name string) func(*attr.Writer) {
+// About says what a request is about: everything; the table of the first name; the set or chain of the second name, or
+// what that holds. An empty name is none. In each kind of request attribute 1 is the name of a table, and attribute 2
+// that of a set or chain (NFTA_SET_NAME and so on).
+func About(names ...string) func(*attr.Writer) {
 	return func(w *attr.Writer) {
-		ours(w)
-		w.Name(2, name)
+		for i, name := range names {
+			if name != "" {
+				w.Name(uint16(i+1), name)
+			}
+		}
+	}
+}
+
+// AboutElements says that a request is about elements of a set, by their keys.
+func AboutElements(table, set string, keys ...string) func(*attr.Writer) {
+	return func(w *attr.Writer) {
+		About(table, set)(w)
+		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for _, key := range keys {
+			item := w.Open(unix.NFTA_LIST_ELEM)
+			value := w.Open(unix.NFTA_SET_ELEM_KEY)
+			w.Bytes(unix.NFTA_DATA_VALUE, key)
+			w.Close(value)
+			w.Close(item)
+		}
+		w.Close(list)
 	}
 }

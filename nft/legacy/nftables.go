@@ -115,7 +115,7 @@ func readTables(ctx context.Context, k *kernel.Client, s scope) (tables []*nfTab
 // tableHandles lists the tables of a family with their handles.
 func tableHandles(ctx context.Context, k *kernel.Client, f nft.Family) (map[string]uint64, error) {
 	handles := map[string]uint64{}
-	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
+	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, kernel.About(), func(r attr.Reply) {
 		handles[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] =
 			attr.Uint64(attr.Find(r.Attributes(), tableHandle))
 	})
@@ -125,12 +125,7 @@ func tableHandles(ctx context.Context, k *kernel.Client, f nft.Family) (map[stri
 // dump calls each with the attributes of every object of a kind. of is the set whose elements are listed, or the chain
 // whose rules are, if that is the kind; kernels that do not know the chain list all rules of the table.
 func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, of string, each func([]byte)) error {
-	return k.Dump(ctx, typ, t.family, func(w *attr.Writer) {
-		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
-		if of != "" {
-			w.Name(unix.NFTA_RULE_CHAIN, of) // attribute 2, as NFTA_SET_ELEM_LIST_SET
-		}
-	}, func(r attr.Reply) { each(r.Attributes()) })
+	return k.Dump(ctx, typ, t.family, kernel.About(t.rules.table, of), func(r attr.Reply) { each(r.Attributes()) })
 }
 
 // read fills in what the table contains.
