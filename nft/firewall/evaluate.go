@@ -98,7 +98,11 @@ type base struct {
 	name   string
 	drops  bool
 	chains chains
-	legacy bool
+	legacy bool // of ip_tables; without a type, and with a hook and a priority only where they matter
+
+	typ      string
+	hook     uint32
+	priority int32
 }
 
 // An outcome is what becomes of a packet in a base chain.

@@ -24,8 +24,7 @@ type Firewall struct {
 	kernel *kernel.Client
 	read   int // rules
 	steps  int
-	bases  []baseChain
-	tables map[string]*table
+	bases  []base                     // of nf_tables
 	legacy map[legacyChain]legacyBase // those that were read
 }
 
@@ -43,15 +42,15 @@ type legacyBase struct {
 
 // HasTable reports whether a table of this name, in any family, has a base chain.
 func (f *Firewall) HasTable(name string) bool {
-	return slices.ContainsFunc(f.bases, func(c baseChain) bool { return c.table == name })
+	return slices.ContainsFunc(f.bases, func(b base) bool { return b.table == name })
 }
 
 // Read reads what there is at the hooks. It makes the kernel load nothing.
 func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
-	f := &Firewall{kernel: k, tables: map[string]*table{}, legacy: map[legacyChain]legacyBase{}}
+	f := &Firewall{kernel: k, legacy: map[legacyChain]legacyBase{}}
 	var err error
 	for range readAttempts {
-		if f.bases, err = listBases(ctx, k); !errors.Is(err, unix.EINTR) {
+		if f.bases, err = f.listBases(ctx); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
@@ -64,10 +63,10 @@ func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
 // at returns the base chains that decide at a hook about packets of a family that were translated before. An error
 // says why the legacy table could not be read.
 func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list []base, err error) {
-	for _, c := range f.bases {
-		if c.typ == "filter" && c.hook == hook && (c.family == family || c.family == inet) &&
-			(hook != unix.NF_INET_LOCAL_OUT || c.priority > translatedPriority) {
-			list = append(list, f.base(c))
+	for _, b := range f.bases {
+		if b.typ == "filter" && b.hook == hook && (b.family == family || b.family == inet) &&
+			(hook != unix.NF_INET_LOCAL_OUT || b.priority > translatedPriority) {
+			list = append(list, b)
 		}
 	}
 	l, known := f.legacy[legacyChain{family, hook}]
@@ -79,19 +78,6 @@ func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list
 		list = append(list, *l.base)
 	}
 	return list, l.err
-}
-
-// base returns a base chain of nf_tables to follow packets through.
-func (f *Firewall) base(c baseChain) base {
-	name := c.family.NFT() + " " + c.table
-	t := f.tables[name]
-	if t == nil {
-		t = &table{kernel: f.kernel, family: c.family, name: c.table, read: &f.read,
-			known: map[string]rules{}, keys: map[string]int{}, found: map[string][]byte{}}
-		f.tables[name] = t
-	}
-	return base{where: fmt.Sprintf("table %s, chain %s", nft.Visible(name), nft.Visible(c.name)), table: c.table,
-		family: c.family, name: c.name, drops: c.drops, chains: t}
 }
 
 // A Blocker is what refuses a packet of a connection to an endpoint: a base chain of another program.
@@ -249,12 +235,12 @@ const (
 // Ahead lists the base chains that translate a first packet before our chains of a priority do, refuse it, or keep it
 // from being tracked. hook is NF_INET_PRE_ROUTING or NF_INET_LOCAL_OUT.
 func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority int32) (list []Neighbour, err error) {
-	for _, c := range f.bases {
-		if c.hook != hook || c.family != p.Family && c.family != inet || c.priority >= priority {
+	for i := range f.bases {
+		b := &f.bases[i]
+		if b.hook != hook || b.family != p.Family && b.family != inet || b.priority >= priority {
 			continue
 		}
-		b := f.base(c)
-		if list, err = f.ahead(ctx, list, &b, &p, c.typ == "nat", c.priority); err != nil {
+		if list, err = f.ahead(ctx, list, b, &p); err != nil {
 			return list, err
 		}
 	}
@@ -264,7 +250,8 @@ func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority in
 	}{{"raw", rawPriority}, {"mangle", manglePriority}} {
 		b, err := readXtables(ctx, p.Family, x.table, hook)
 		if err == nil && b != nil {
-			list, err = f.ahead(ctx, list, b, &p, false, x.priority)
+			b.priority = x.priority
+			list, err = f.ahead(ctx, list, b, &p)
 		}
 		if err != nil {
 			return list, err
@@ -274,20 +261,20 @@ func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority in
 }
 
 // ahead adds what a base chain does with a packet before our chains.
-func (f *Firewall) ahead(ctx context.Context, list []Neighbour, b *base, p *Packet, nat bool,
-	priority int32) ([]Neighbour, error) {
+func (f *Firewall) ahead(ctx context.Context, list []Neighbour, b *base, p *Packet) ([]Neighbour, error) {
 	out, err := f.follow(ctx, b, p)
 	if err != nil {
 		return list, fmt.Errorf("%s: %w", b.where, err)
 	}
 	if out.refused {
-		list = append(list, Neighbour{b.where, priority, Refuses, out.unless == ""})
+		list = append(list, Neighbour{b.where, b.priority, Refuses, out.unless == ""})
 	}
+	nat := b.typ == "nat"
 	if nat && out.possible&translating != 0 {
-		list = append(list, Neighbour{b.where, priority, Translates, out.certain&translating != 0})
+		list = append(list, Neighbour{b.where, b.priority, Translates, out.certain&translating != 0})
 	}
-	if !nat && priority < conntrackPriority && out.possible&untracking != 0 {
-		list = append(list, Neighbour{b.where, priority, Untracks, out.certain&untracking != 0})
+	if !nat && b.priority < conntrackPriority && out.possible&untracking != 0 {
+		list = append(list, Neighbour{b.where, b.priority, Untracks, out.certain&untracking != 0})
 	}
 	return list, nil
 }

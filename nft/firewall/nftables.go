@@ -40,22 +40,13 @@ const (
 	ufwChain6   = "ufw6-user-forward"
 )
 
-// A baseChain is a base chain as nf_tables lists it.
-type baseChain struct {
-	family      nft.Family
-	table, name string
-	typ         string
-	hook        uint32
-	priority    int32
-	drops       bool
-}
-
 // listBases lists the base chains of other programs in the tables that are in force.
-func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err error) {
+func (f *Firewall) listBases(ctx context.Context) (list []base, err error) {
 	const dormant = 1 // NFT_TABLE_F_DORMANT
-	for _, f := range []nft.Family{nft.IP, nft.IP6, inet} {
-		passed := map[string]bool{nft.TableName: f != inet}
-		err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
+	tables := make(map[string]*table)
+	for _, family := range []nft.Family{nft.IP, nft.IP6, inet} {
+		passed := map[string]bool{nft.TableName: family != inet}
+		err := f.kernel.Dump(ctx, unix.NFT_MSG_GETTABLE, family, kernel.About(), func(r attr.Reply) {
 			name := attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))
 			if attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_TABLE_FLAGS))&dormant != 0 ||
 				strings.HasPrefix(name, kernel.TracePrefix) {
@@ -65,33 +56,32 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 		if err != nil {
 			return nil, err
 		}
-		err = k.Dump(ctx, unix.NFT_MSG_GETCHAIN, f, func(*attr.Writer) {}, func(r attr.Reply) {
+		err = f.kernel.Dump(ctx, unix.NFT_MSG_GETCHAIN, family, kernel.About(), func(r attr.Reply) {
 			b := r.Attributes()
-			hook, policy := attr.Find(b, unix.NFTA_CHAIN_HOOK), attr.Find(b, unix.NFTA_CHAIN_POLICY)
-			if c := (baseChain{
-				family: f, table: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE)),
-				name: attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME)), typ: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TYPE)),
+			name, hook := attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE)), attr.Find(b, unix.NFTA_CHAIN_HOOK)
+			if hook == nil || passed[name] {
+				return
+			}
+			policy, chain := attr.Find(b, unix.NFTA_CHAIN_POLICY), attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME))
+			title := family.NFT() + " " + name
+			if tables[title] == nil {
+				tables[title] = &table{kernel: f.kernel, family: family, name: name, read: &f.read,
+					known: map[string]rules{}, keys: map[string]int{}, found: map[string][]byte{}}
+			}
+			list = append(list, base{
+				where: fmt.Sprintf("table %s, chain %s", nft.Visible(title), nft.Visible(chain)), table: name, family: family,
+				name: chain, typ: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TYPE)),
 				hook:     attr.Uint32(attr.Find(hook, unix.NFTA_HOOK_HOOKNUM)),
 				priority: int32(attr.Uint32(attr.Find(hook, unix.NFTA_HOOK_PRIORITY))),
-				drops:    policy != nil && attr.Uint32(policy) == verdictDrop,
-			}); hook != nil && !passed[c.table] {
-				list = append(list, c)
-			}
+				drops:    policy != nil && attr.Uint32(policy) == verdictDrop, chains: tables[title],
+			})
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(list, func(a, b baseChain) int { return int(a.priority) - int(b.priority) })
+	slices.SortStableFunc(list, func(a, b base) int { return int(a.priority) - int(b.priority) })
 	return list, nil
-}
-
-// request names the table in a request; attribute 1 of each kind is the table's name.
-func (t *table) request(typ uint16, value string) func(*attr.Writer) {
-	return func(w *attr.Writer) {
-		w.Name(unix.NFTA_RULE_TABLE, t.name)
-		w.Name(typ, value)
-	}
 }
 
 // chain reads the rules of a chain.
@@ -100,7 +90,7 @@ func (t *table) chain(ctx context.Context, name string) (list rules, err error) 
 		return list, nil
 	}
 	many := false
-	err = t.kernel.Dump(ctx, unix.NFT_MSG_GETRULE, t.family, t.request(unix.NFTA_RULE_CHAIN, name), func(r attr.Reply) {
+	err = t.kernel.Dump(ctx, unix.NFT_MSG_GETRULE, t.family, kernel.About(t.name, name), func(r attr.Reply) {
 		b := r.Attributes()
 		// Kernels that do not know the filter list all rules of the table.
 		if attr.Name(attr.Find(b, unix.NFTA_RULE_CHAIN)) != name || attr.Name(attr.Find(b, unix.NFTA_RULE_TABLE)) != t.name {
@@ -149,7 +139,7 @@ func (t *table) keyLen(ctx context.Context, set string) (n int, err error) {
 	if n, ok := t.keys[set]; ok {
 		return n, nil
 	}
-	err = t.kernel.Get(ctx, unix.NFT_MSG_GETSET, t.family, t.request(unix.NFTA_SET_NAME, set), func(r attr.Reply) {
+	err = t.kernel.Get(ctx, unix.NFT_MSG_GETSET, t.family, kernel.About(t.name, set), func(r attr.Reply) {
 		n = int(min(attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_SET_KEY_LEN)), registerBytes))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -165,17 +155,8 @@ func (t *table) element(ctx context.Context, set string, key []byte) (element []
 	if element, ok := t.found[at]; ok {
 		return element, nil
 	}
-	err = t.kernel.Get(ctx, unix.NFT_MSG_GETSETELEM, t.family, func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
-		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
-		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		item := w.Open(unix.NFTA_LIST_ELEM)
-		value := w.Open(unix.NFTA_SET_ELEM_KEY)
-		w.Bytes(unix.NFTA_DATA_VALUE, string(key))
-		w.Close(value)
-		w.Close(item)
-		w.Close(list)
-	}, func(r attr.Reply) {
+	about := kernel.AboutElements(t.name, set, string(key))
+	err = t.kernel.Get(ctx, unix.NFT_MSG_GETSETELEM, t.family, about, func(r attr.Reply) {
 		element = slices.Clone(attr.Find(attr.Find(r.Attributes(), unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
