@@ -39,6 +39,7 @@ const (
 	verdictAccept    = 1 // NF_ACCEPT
 	verdictDrop      = 0 // NF_DROP
 	verdictQueue     = 3 // NF_QUEUE
+	verdictRepeat    = 4 // NF_REPEAT, which ip_tables has for a return
 )
 
 // A run is the evaluation of one rule.
@@ -300,21 +301,25 @@ func compare(operation uint32, f field, with []byte) truth {
 // verdict records what a verdict says.
 func (e *run) verdict(b []byte) {
 	e.decision.chain = attr.Name(attr.Find(b, unix.NFTA_VERDICT_CHAIN))
-	switch code := int32(attr.Uint32(attr.Find(b, unix.NFTA_VERDICT_CODE))); code {
+	e.decision.verdict(int32(attr.Uint32(attr.Find(b, unix.NFTA_VERDICT_CODE))))
+}
+
+// verdict takes in a verdict by its code.
+func (d *decision) verdict(code int32) {
+	switch code {
 	case verdictAccept:
-		e.decision.action = accepts
+		d.action = accepts
 	case verdictDrop:
-		e.decision.action = refuses
+		d.action = refuses
 	case unix.NFT_JUMP:
-		e.decision.action = jumps
+		d.action = jumps
 	case unix.NFT_GOTO:
-		e.decision.action = goesTo
-	case unix.NFT_RETURN:
-		e.decision.action = returns
+		d.action = goesTo
+	case unix.NFT_RETURN, verdictRepeat:
+		d.action = returns
 	default:
 		if code&0xff == verdictQueue { // a program decides
-			e.decision.action = accepts
-			e.only(maybe)
+			d.action, d.match = accepts, d.match.and(maybe)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func readXtables(ctx context.Context, f nft.Family, tableName string, hook uint3
 		}
 	}
 	last := len(own[name]) - 1
-	drops := chains[name][last].Verdict == verdictOf(verdictDrop)
+	drops := verdictOf(chains[name][last]) == verdictDrop
 	own[name] = own[name][:last]
 	return &base{
 		where: fmt.Sprintf("legacy %s table %s, chain %s", programOf(f), tableName, name), table: tableName, family: f,
@@ -56,11 +56,8 @@ func programOf(f nft.Family) string {
 	return "iptables"
 }
 
-// verdictOf is a verdict as x_tables has it.
-func verdictOf(verdict int32) int32 { return -verdict - 1 }
-
-// verdictRepeat is NF_REPEAT, which stands for a return.
-const verdictRepeat = 4
+// verdictOf is the verdict of a rule, as nf_tables has it.
+func verdictOf(r legacy.Rule) int32 { return -r.Verdict - 1 }
 
 // decide evaluates the rule.
 func (r xrule) decide(w *walk) decision {
@@ -108,14 +105,8 @@ func (r xrule) decide(w *walk) decision {
 	case r.Target.Name != "":
 		x := extension(r.Target)
 		x.target(w, &d)
-	case r.Verdict == verdictOf(verdictAccept):
-		d.action = accepts
-	case r.Verdict == verdictOf(verdictDrop):
-		d.action = refuses
-	case r.Verdict == verdictOf(verdictRepeat):
-		d.action = returns
-	case r.Verdict == verdictOf(verdictQueue):
-		d.action, d.match = accepts, d.match.and(maybe)
+	default:
+		d.verdict(verdictOf(r.Rule))
 	}
 	return d
 }
@@ -260,8 +251,8 @@ func (x *extension) target(w *walk, d *decision) {
 	switch x.Name {
 	case "REJECT", "TARPIT":
 		d.action = refuses
-	case "NFQUEUE", "QUEUE": // a program decides
-		d.action, d.match = accepts, d.match.and(maybe)
+	case "NFQUEUE", "QUEUE":
+		d.verdict(verdictQueue)
 	case "DNAT", "REDIRECT", "NETMAP", "TPROXY":
 		d.effect |= translating
 	case "NOTRACK":
