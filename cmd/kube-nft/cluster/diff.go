@@ -238,24 +238,23 @@ func writeDiffs(w io.Writer, rows []nodeDiff) error {
 		}
 		lines = append(lines, []string{r.Node, todo, state})
 	}
-	_, err := io.WriteString(w, output.Align(lines))
+	text := output.Align(lines)
 	for _, r := range rows {
-		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" would do:", r.Operations))
-		err = cmp.Or(err, writeSome(w, "\n"+r.Node+" has more (+) or less (-) than "+r.Like+":", r.Differences))
+		text += someOf("\n"+r.Node+" would do:", r.Operations) +
+			someOf("\n"+r.Node+" has more (+) or less (-) than "+r.Like+":", r.Differences)
 	}
-	total := fmt.Sprintf("%d of %s differ", differ, words.Plural(len(rows), "node"))
+	text += fmt.Sprintf("\n%d of %s differ", differ, words.Plural(len(rows), "node"))
 	if silent > 0 {
-		total += fmt.Sprintf("; nothing is known of %d", silent)
+		text += fmt.Sprintf("; nothing is known of %d", silent)
 	}
-	_, textErr := fmt.Fprintf(w, "\n%s\n", total)
-	return cmp.Or(err, textErr)
+	_, err := io.WriteString(w, text+"\n")
+	return err
 }
 
-// writeSome prints the first lines of a list below a headline.
-func writeSome(w io.Writer, head string, lines []string) error {
+// someOf is the first lines of a list below a headline; empty if there are none.
+func someOf(head string, lines []string) string {
 	if len(lines) == 0 {
-		return nil
+		return ""
 	}
-	_, err := fmt.Fprintf(w, "%s\n  %s\n", head, words.Some(lines, shownDifferences, "\n  "))
-	return err
+	return head + "\n  " + words.Some(lines, shownDifferences, "\n  ") + "\n"
 }
