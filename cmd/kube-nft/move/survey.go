@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +20,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/nft/words"
+	"github.com/kube-nft/kube-nft/sync/localhost"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -137,8 +136,7 @@ func (s *survey) nodeChecks(c *config.Config, addrs, local []netip.Addr, serves 
 func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventory, node, local []netip.Addr,
 	delta *tracker.Delta) (checks []migrate.Check) {
 	ports := migrate.NodePorts{Local: local, Reached: c.NodePorts.Reached(node, local), Setting: c.NodePorts.String()}
-	routed, _ := os.ReadFile("/proc/sys/net/ipv4/conf/all/route_localnet")
-	ports.Localhost = strings.TrimSpace(string(routed)) == "1"
+	ports.Localhost = localhost.Exposure("/proc/sys") != ""
 	ports.ServedBy(inventory)
 	if c.LocalhostNodePorts {
 		ports.Reached = append(ports.Reached, layout.LocalhostAddress(tracker.IPv4))
