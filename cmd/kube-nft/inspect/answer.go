@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
@@ -90,7 +91,7 @@ func verdictText(p nft.Packet, e *readback.Explanation) string {
 		return "is dropped: " + e.Reason + "."
 	case "reject":
 		answered := "ICMP port unreachable"
-		if p.Protocol == explainedProtocols["tcp"] {
+		if p.Protocol == unix.IPPROTO_TCP {
 			answered = "a TCP reset"
 		}
 		return fmt.Sprintf("is rejected with %s: %s.", answered, e.Reason)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -31,11 +33,9 @@ const (
 	fromOutside = "outside"
 )
 
-// explainedProtocols are the protocols that explain accepts, by IANA number; ICMPv6 has another
-// number than icmp here.
-var explainedProtocols = map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1}
-
-const icmpv6 = 58
+// explainedProtocols are the protocols that explain accepts; with IPv6, icmp has another number.
+var explainedProtocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP,
+	"sctp": unix.IPPROTO_SCTP, "icmp": unix.IPPROTO_ICMP}
 
 // parseConnection reads SRC and ADDR:PORT/PROTO, with or without an arrow.
 func parseConnection(args []string) (c connection, err error) {
@@ -105,7 +105,7 @@ func (c *connection) parseDestination(text string) error {
 		return config.Usagef("protocol %q: expected tcp, udp, sctp or icmp", protocol)
 	}
 	c.protocol = number
-	if number == explainedProtocols["icmp"] {
+	if number == unix.IPPROTO_ICMP {
 		addr, ok := parseAddress(target)
 		if !ok && isNodeName(target) {
 			c.names.destination = target
@@ -115,7 +115,7 @@ func (c *connection) parseDestination(text string) error {
 			return config.Usagef("destination %q: %q is not an IP address; icmp has no port", text, target)
 		}
 		if c.destination = addr; addr.Is6() {
-			c.protocol = icmpv6
+			c.protocol = unix.IPPROTO_ICMPV6
 		}
 		return nil
 	}

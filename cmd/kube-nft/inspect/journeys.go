@@ -395,15 +395,10 @@ func endText(a netip.AddrPort) string {
 
 // protocolText is the protocol as users write it.
 func protocolText(number uint8) string {
-	for name, n := range explainedProtocols {
-		if n == number {
-			return name
-		}
-	}
-	if number == icmpv6 {
+	if number == unix.IPPROTO_ICMP || number == unix.IPPROTO_ICMPV6 {
 		return "icmp"
 	}
-	return fmt.Sprintf("protocol %d", number)
+	return nft.ProtocolText(number)
 }
 
 func interfaceName(index uint32) string {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
@@ -121,8 +122,8 @@ func (c connection) in(f nft.Family, nodes map[string][]netip.Addr, here *host,
 		if c.destination = first(nodes[name]); !c.destination.IsValid() {
 			return nil, name, nil
 		}
-		if c.protocol == explainedProtocols["icmp"] && f == nft.IP6 {
-			c.protocol = icmpv6
+		if c.protocol == unix.IPPROTO_ICMP && f == nft.IP6 {
+			c.protocol = unix.IPPROTO_ICMPV6
 		}
 	}
 	if c.names.service.name == "" {
