@@ -25,7 +25,7 @@ type connectionCollector struct {
 	families  []tracker.Family
 	endpoints bool
 
-	mu   sync.Mutex
+	asks *sync.Mutex // guards what follows
 	read ReadConnections
 	kept map[tracker.Family]map[endpointSeries]keptCount // of the latest scrape
 }
@@ -47,9 +47,19 @@ type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]
 // CountConnections makes scrapes show the connections of each frontend and, if endpoints is set, of
 // each endpoint at each frontend: a series for each element. The tables must count them:
 // services.Config.Counters and EndpointCounters. Call it once, before the first scrape. read is
-// called by one goroutine at a time.
+// called by one goroutine at a time, and not while Config.Kernel is in use.
 func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
-	m.registry.MustRegister(&connectionCollector{read: read, families: m.families, endpoints: endpoints})
+	m.registry.MustRegister(newConnectionCollector(read, m.families, endpoints, &m.asks))
+}
+
+func newConnectionCollector(read ReadConnections, families []tracker.Family, endpoints bool,
+	asks *sync.Mutex) *collector {
+	c := &connectionCollector{families: families, endpoints: endpoints, asks: asks, read: read}
+	descs := []*prometheus.Desc{serviceConnectionsDesc}
+	if endpoints {
+		descs = append(descs, endpointConnectionsDesc)
+	}
+	return &collector{descs, c.collectAll}
 }
 
 var (
@@ -65,17 +75,10 @@ var (
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 
-func (c *connectionCollector) Describe(descs chan<- *prometheus.Desc) {
-	descs <- serviceConnectionsDesc
-	if c.endpoints {
-		descs <- endpointConnectionsDesc
-	}
-}
-
-// Collect leaves out what it cannot read; the registry reports the error.
-func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// collectAll leaves out what it cannot read; the registry reports the error.
+func (c *connectionCollector) collectAll(metrics chan<- prometheus.Metric) {
+	c.asks.Lock()
+	defer c.asks.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
 	defer cancel()
 	for _, family := range c.families {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,8 +45,8 @@ func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints b
 
 func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:],
-		endpoints: true})
+	registry.MustRegister(newConnectionCollector(countingKernel{}.Connections, tracker.Families[:], true,
+		new(sync.Mutex)))
 	const want = `# HELP kube_nft_endpoint_connections_total Connections for which the rules chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count. Where ports of a Service share a list, the endpoint has no port, and the label port is empty.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5",frontend="*",list="cluster",namespace="shop",port="",service="many"} 7
@@ -68,7 +69,7 @@ kube_nft_service_connections_total{frontend="[::]:30080/tcp",namespace="shop",po
 }
 
 func TestConnectionsOfServicesAlone(t *testing.T) {
-	collector := &connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:1]}
+	collector := newConnectionCollector(countingKernel{}.Connections, tracker.Families[:1], false, new(sync.Mutex))
 	if n := testutil.CollectAndCount(collector); n != 2 {
 		t.Errorf("%d series, want 2", n)
 	}
@@ -77,8 +78,8 @@ func TestConnectionsOfServicesAlone(t *testing.T) {
 // TestConnectionsUnreadable: what cannot be read is an error, not a count of zero.
 func TestConnectionsUnreadable(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{read: countingKernel{err: errors.New("no answer")}.Connections,
-		families: tracker.Families[:1]})
+	registry.MustRegister(newConnectionCollector(countingKernel{err: errors.New("no answer")}.Connections,
+		tracker.Families[:1], false, new(sync.Mutex)))
 	if families, err := registry.Gather(); err == nil || len(families) != 0 {
 		t.Errorf("%v, %v", families, err)
 	}
@@ -87,8 +88,7 @@ func TestConnectionsUnreadable(t *testing.T) {
 // TestLostCounts: what an endpoint's places lose in the kernel does not make its counter fall.
 func TestLostCounts(t *testing.T) {
 	counts := []uint64{100, 130, 90, 95}
-	c := &connectionCollector{families: []tracker.Family{tracker.IPv4}, endpoints: true}
-	c.read = func(_ context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
+	read := func(_ context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
 		if !endpoints {
 			return nil, nil
 		}
@@ -97,6 +97,7 @@ func TestLostCounts(t *testing.T) {
 		return []readback.Connections{{Frontend: tracker.NodePort(f, tracker.TCP, 30080),
 			Endpoint: netip.MustParseAddrPort("10.244.0.5:8080"), Count: count}}, nil
 	}
+	c := newConnectionCollector(read, []tracker.Family{tracker.IPv4}, true, new(sync.Mutex))
 	for _, want := range []float64{100, 130, 130, 135} {
 		if got := testutil.ToFloat64(c); got != want {
 			t.Errorf("the counter is %g, want %g", got, want)

@@ -48,13 +48,13 @@ var (
 )
 
 // newKernelCollector shows the state of nf_tables. It leaves out, and counts, what it cannot read.
-func newKernelCollector(k Kernel, families []tracker.Family) *collector {
-	var mu sync.Mutex // guards k and failed
+// asks guards k, and what the collector keeps.
+func newKernelCollector(k Kernel, families []tracker.Family, asks *sync.Mutex) *collector {
 	failed := 0.0
 	return &collector{[]*prometheus.Desc{generationDesc, affinityDesc, fillDesc, refusedDesc, failedDesc},
 		func(metrics chan<- prometheus.Metric) {
-			mu.Lock()
-			defer mu.Unlock()
+			asks.Lock()
+			defer asks.Unlock()
 			ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
 			defer cancel()
 			if generation, err := k.Generation(ctx); err == nil {

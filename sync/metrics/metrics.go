@@ -7,6 +7,7 @@ package metrics
 
 import (
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,6 +65,7 @@ func native(opts prometheus.HistogramOpts) prometheus.HistogramOpts {
 // goroutine, except Committed, which is for the sync loop's.
 type Metrics struct {
 	registry *prometheus.Registry
+	asks     sync.Mutex // a scrape runs all collectors at the same time, and one may ask nf_tables
 	families []tracker.Family
 	sync     *syncMetrics
 	objects  *objectMetrics
@@ -105,7 +107,7 @@ func New(config Config) *Metrics {
 		Help: "1 while there is no Node object with the name of this node; kube-nft then uses the last known one.",
 	}, func() float64 { return oneIf(config.NodeMissing()) })
 	if config.Kernel != nil {
-		registry.MustRegister(newKernelCollector(config.Kernel, config.Families))
+		registry.MustRegister(newKernelCollector(config.Kernel, config.Families, &m.asks))
 	}
 	if config.Connections != nil {
 		registry.MustRegister(newUsageCollector(config.Connections))

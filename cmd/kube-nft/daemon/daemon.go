@@ -154,14 +154,11 @@ func (d *daemon) open(ctx context.Context, flags map[string]string, apply *apply
 
 // close closes the sockets after a start that failed.
 func (d *daemon) close() {
-	sockets := []*kernel.Client{d.kernel}
-	if d.monitor != nil {
-		sockets = append(sockets, d.monitor.scraped, d.monitor.counted)
+	if d.kernel != nil {
+		d.kernel.Close()
 	}
-	for _, socket := range sockets {
-		if socket != nil {
-			socket.Close()
-		}
+	if d.monitor != nil && d.monitor.scraped != nil {
+		d.monitor.scraped.Close()
 	}
 }
 

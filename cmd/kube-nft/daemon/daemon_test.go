@@ -73,14 +73,14 @@ func TestForeignProxyWhileRefused(t *testing.T) {
 // TestFailedStartClosesSockets: those of the sync loop and of scrapes.
 func TestFailedStartClosesSockets(t *testing.T) {
 	var clients []*kernel.Client
-	for range 3 {
+	for range 2 {
 		client, err := kernel.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
 		clients = append(clients, client)
 	}
-	d := daemon{kernel: clients[0], monitor: &monitor{scraped: clients[1], counted: clients[2]}}
+	d := daemon{kernel: clients[0], monitor: &monitor{scraped: clients[1]}}
 	d.close()
 	for i, client := range clients {
 		if client.Close() == nil { // EBADF if it is closed already

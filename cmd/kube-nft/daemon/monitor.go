@@ -33,7 +33,6 @@ type monitor struct {
 	log      *zap.Logger
 	families []tracker.Family
 	scraped  *kernel.Client // for scrapes; the sync loop has another one; nil in the shadow mode
-	counted  *kernel.Client // for scrapes of counters; nil without
 
 	proxy    *health.Proxy
 	services *health.Services
@@ -59,10 +58,7 @@ func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err 
 	m := &monitor{config: c, log: d.log, families: d.families}
 	d.monitor = m // close closes it after an error
 	if !c.Shadow {
-		if m.scraped, err = kernel.Open(); err == nil && c.ConnectionCounters {
-			m.counted, err = kernel.Open() // of its own: a scrape runs all collectors at the same time
-		}
-		if err != nil {
+		if m.scraped, err = kernel.Open(); err != nil {
 			return err
 		}
 	}

@@ -71,10 +71,10 @@ func (d *daemon) newMetrics(m *monitor) *metrics.Metrics {
 	if d.shadow != nil {
 		all.Shadow(d.shadow.Metrics)
 	}
-	if m.counted != nil {
+	if m.scraped != nil && d.config.ConnectionCounters {
 		all.CountConnections(
 			func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
-				return readback.ReadConnections(ctx, m.counted, f, endpoints)
+				return readback.ReadConnections(ctx, m.scraped, f, endpoints)
 			}, d.config.EndpointCounters)
 	}
 	if d.flows != nil {
