@@ -320,6 +320,14 @@ func ProtocolText(number uint8) string {
 	return strconv.Itoa(int(number))
 }
 
+// AddrPortText is an address with its port; without a port, where there is none.
+func AddrPortText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
 // A numbered source is a client's address together with a number, by which Service ports share one
 // map of clients. In an IPv4 table the two are fields of a concatenation. In an IPv6 table the
 // number takes the place of bits 64 to 95 of the address: nft before 1.0.8 lets the data of an

@@ -133,11 +133,11 @@ func lastStep(steps []nft.Step) string {
 }
 
 func (e *explainer) target() string {
-	protocol := nft.ProtocolText(e.packet.Protocol)
-	if e.packet.Port == 0 {
-		return e.packet.Destination.String()
+	text := nft.AddrPortText(netip.AddrPortFrom(e.packet.Destination, e.packet.Port))
+	if e.packet.Port != 0 {
+		text += "/" + nft.ProtocolText(e.packet.Protocol)
 	}
-	return netip.AddrPortFrom(e.packet.Destination, e.packet.Port).String() + "/" + protocol
+	return text
 }
 
 // explainUnserved says so if there is a node port of that number, but not at this address.

@@ -114,7 +114,7 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 			if n.Local {
 				list = "local"
 			}
-			labels = append(labels, endpointLabel(n.Endpoint), list)
+			labels = append(labels, nft.AddrPortText(n.Endpoint), list)
 		}
 		metrics <- counter(desc, float64(n.Count), labels...)
 	}
@@ -124,14 +124,6 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 		}
 		c.kept[f] = kept
 	}
-}
-
-// endpointLabel is address:port, or an address of a list that several ports share.
-func endpointLabel(endpoint netip.AddrPort) string {
-	if endpoint.Port() == 0 {
-		return endpoint.Addr().String()
-	}
-	return endpoint.String()
 }
 
 // frontendLabel is address:port/protocol. A node port has the unspecified address of its

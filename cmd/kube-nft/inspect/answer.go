@@ -50,8 +50,8 @@ type answerService struct {
 func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	a := &answer{
 		TypeMeta:    output.Kind("Explanation"),
-		Source:      endText(netip.AddrPortFrom(p.Source, p.SourcePort)),
-		Destination: endText(netip.AddrPortFrom(p.Destination, p.Port)) + "/" + protocolText(p.Protocol),
+		Source:      nft.AddrPortText(netip.AddrPortFrom(p.Source, p.SourcePort)),
+		Destination: nft.AddrPortText(netip.AddrPortFrom(p.Destination, p.Port)) + "/" + protocolText(p.Protocol),
 		Outcome:     e.TraceResult.Outcome,
 		Endpoints:   words.Strings(e.Endpoints), Shares: e.Shares, Hash: e.Hash,
 		Masquerade: e.Masquerade, Hairpin: words.Strings(e.Hairpin), Facts: e.Facts, Path: e.Steps,

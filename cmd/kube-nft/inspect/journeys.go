@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -287,9 +286,9 @@ type TracedPacket struct {
 func (w *journeys) packet(j *journey) *TracedPacket {
 	p := &TracedPacket{
 		TypeMeta: output.Kind("TracedPacket"),
-		Origin:   Origin{Time: j.began}, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
-		Protocol: protocolText(j.first.Protocol),
-		Steps:    j.steps, Cut: j.cut, In: interfaceName(j.first.In),
+		Origin:   Origin{Time: j.began}, Source: nft.AddrPortText(j.first.Source),
+		Destination: nft.AddrPortText(j.first.Destination), Protocol: protocolText(j.first.Protocol),
+		Steps: j.steps, Cut: j.cut, In: interfaceName(j.first.In),
 	}
 	for i := range j.steps {
 		if step := &j.steps[i]; step.Rule == "" {
@@ -306,7 +305,7 @@ func (w *journeys) packet(j *journey) *TracedPacket {
 		}
 	}
 	if now := j.now.Destination; now.IsValid() && now != j.first.Destination {
-		p.Endpoint = endText(now)
+		p.Endpoint = nft.AddrPortText(now)
 	}
 	switch {
 	case j.dropped != nil:
@@ -383,14 +382,6 @@ func (s *TraceStep) what() string {
 		return nft.Visible(rule)
 	}
 	return nft.Visible(rule) + ": " + nft.Visible(s.Verdict)
-}
-
-// endText is one end of a packet; without a port for protocols that have none.
-func endText(a netip.AddrPort) string {
-	if a.Port() == 0 {
-		return a.Addr().String()
-	}
-	return a.String()
 }
 
 // protocolText is the protocol as users write it.
