@@ -20,8 +20,6 @@ type stepper struct {
 	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
 	reduced map[[3]listID]*Lists       // what is left of lists, by these, the wanted ones and the policies meanwhile
-
-	ranges memo[[2]Memory[netip.Prefix], []netip.Prefix] // what those before a step become, by these and the wanted ones
 }
 
 // A listID is the lists of a port and its policies Local. The zero value is that of no port.
@@ -96,7 +94,6 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		have = nil
 	}
-	have, want = s.withRanges(have, want)
 	ids := [2]listID{have.listID(), want.listID()}
 	first := s.moved[ids]
 	if first == nil && s.adds && s.stand[ids[1]] > 0 {
@@ -151,31 +148,6 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		return want
 	}
 	return next
-}
-
-// withRanges returns two values of a port with the source ranges that it has after this step. All ports of a Service
-// have the same ones, so that a step towards those that are wanted is made once, for the first of them.
-func (s *stepper) withRanges(have, want *ServicePort) (*ServicePort, *ServicePort) {
-	if have == nil || want == nil || !have.HasSourceRanges || !want.HasSourceRanges ||
-		SameMemory(have.Sources, want.Sources) {
-		return have, want
-	}
-	between := [2]Memory[netip.Prefix]{MemoryOf(have.Sources), MemoryOf(want.Sources)}
-	ranges := s.ranges.of(between, func() []netip.Prefix {
-		if s.left <= 0 {
-			return have.Sources
-		}
-		return s.prefixes(have.Sources, want.Sources)
-	})
-	return have.withRanges(ranges), want.withRanges(ranges)
-}
-
-// withRanges returns p with other source ranges, p itself if it has them.
-func (p *ServicePort) withRanges(ranges []netip.Prefix) *ServicePort {
-	if SameMemory(p.Sources, ranges) {
-		return p
-	}
-	return p.With(func(spec *PortSpec) { spec.Sources = ranges })
 }
 
 // movesAlone reports whether a port does not move with others that share its lists, before or afterwards.
@@ -314,12 +286,12 @@ func (s *stepper) writes(have, want *ServicePort) int {
 
 // step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
 func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bool) {
-	done = true
 	s.findSharing(have, want)
 	pairs := make([][2]*ServicePort, 0, max(len(have), len(want)))
 	eachPair(have, want, byID, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
+	done = s.moveSources(pairs)
 	if !s.adds {
-		done = !s.keepShared(pairs)
+		done = !s.keepShared(pairs) && done
 	}
 	next := make([]*ServicePort, len(pairs))
 	for i, pair := range pairs {
@@ -335,7 +307,6 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 			}
 		}
 	}
-	shareSources(pairs, next)
 	for i, pair := range pairs {
 		done = done && next[i] == pair[1]
 	}
@@ -356,29 +327,49 @@ func (s *stepper) removePorts(have []*ServicePort) (left []*ServicePort) {
 	return append(left, have...)
 }
 
-// shareSources gives ports of a family the same source ranges: those that are in force belong to the Service. So a port
-// that comes, or waits for its turn, does not change them for the others. pairs are the ports before and at the end.
-func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
-	lead := make(map[Family]int) // the first port that has ranges in the tables, else the first that gets some
-	for i, p := range next {
-		if p == nil || !p.HasSourceRanges {
+// moveSources gives the ports of a family the source ranges that the Service has after this step, before and at the end
+// of it: those that are in force belong to the Service. So a port that comes, or waits for its turn, does not change them
+// for the others. It reports whether they are the wanted ones.
+func (s *stepper) moveSources(pairs [][2]*ServicePort) (done bool) {
+	done = true
+	for _, family := range Families {
+		var found [2]*ServicePort
+		for _, pair := range pairs {
+			for i, p := range pair {
+				if found[i] == nil && p.hasRanges(family) {
+					found[i] = p
+				}
+			}
+		}
+		have, want := found[0], found[1]
+		if want == nil || have != nil && SameMemory(have.Sources, want.Sources) {
 			continue
 		}
-		have := func(i int) bool {
-			return pairs[i][0] != nil && pairs[i][0].HasSourceRanges && pairs[i][1] != nil
+		next := want.Sources[:min(len(want.Sources), max(s.left, mostWork))] // all are admitted: no range is an addition
+		if have != nil {
+			if next = have.Sources; s.left > 0 {
+				next = s.prefixes(have.Sources, want.Sources)
+			}
 		}
-		if first, found := lead[p.ID.Family]; !found || have(i) && !have(first) {
-			lead[p.ID.Family] = i
+		if slices.Equal(next, want.Sources) {
+			next = want.Sources
+		} else {
+			done = false
+		}
+		for n, pair := range pairs {
+			for i, p := range pair {
+				if p.hasRanges(family) && !SameMemory(p.Sources, next) {
+					pairs[n][i] = p.With(func(spec *PortSpec) { spec.Sources = next })
+				}
+			}
 		}
 	}
-	for i, p := range next {
-		if p == nil || !p.HasSourceRanges || sameList(p.Sources, next[lead[p.ID.Family]].Sources) {
-			continue
-		}
-		if next[i] = p.withRanges(next[lead[p.ID.Family]].Sources); pairs[i][1] != nil && next[i].Equal(pairs[i][1]) {
-			next[i] = pairs[i][1]
-		}
-	}
+	return done
+}
+
+// hasRanges reports whether a port of a family has source ranges; it may be nil.
+func (p *ServicePort) hasRanges(family Family) bool {
+	return p != nil && p.ID.Family == family && p.HasSourceRanges
 }
 
 // byID compares ports.
@@ -722,11 +713,8 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 	switch {
 	case !next.HasSourceRanges:
 		next.Sources = nil
-	case have.HasSourceRanges && want.HasSourceRanges:
-		next.Sources = s.prefixes(have.Sources, want.Sources)
 	case want.HasSourceRanges:
-		all := stepper{left: mostWork, adds: true} // have admits all clients, so that no range is an addition
-		next.Sources = all.prefixes(nil, want.Sources)
+		next.Sources = want.Sources
 	default:
 		next.Sources = have.Sources
 	}
