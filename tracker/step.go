@@ -18,7 +18,6 @@ type stepper struct {
 	sharing map[listID]int             // how many ports of a Service have these lists, where they share them
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
-	free    bool                       // endpoints cost nothing: another port has them
 	reduced map[[3]listID]*Lists       // what is left of lists, by these, the wanted ones and the policies meanwhile
 }
 
@@ -261,27 +260,33 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 	return &r
 }
 
-// freely is port where endpoints cost nothing.
+// freely is port for one whose endpoints cost nothing: they come if the port may add something.
 func (s *stepper) freely(have, want *ServicePort) *ServicePort {
-	s.free = true
-	next := s.port(have, want)
-	s.free = false
-	return next
+	lists := have
+	if want != nil && (have == nil || s.adds && s.left > 0) {
+		lists = want
+	}
+	h, w := have.withoutEndpoints(), want.withoutEndpoints()
+	next := s.port(h, w)
+	switch next {
+	case nil:
+		return nil
+	case w:
+		next = want
+	case h:
+		next = have
+	}
+	return next.withListsOf(lists, lists.TargetPort)
 }
 
-// counted is p as it counts: without endpoints that cost nothing.
-func (s *stepper) counted(p *ServicePort) *ServicePort {
-	if p == nil || !s.free {
-		return p
+// withoutEndpoints returns p without its lists; it may be nil.
+func (p *ServicePort) withoutEndpoints() *ServicePort {
+	if p == nil {
+		return nil
 	}
 	q := *p
 	q.Lists, q.TargetPort = noLists, 0
 	return &q
-}
-
-// writes is writes for a port as it counts.
-func (s *stepper) writes(have, want *ServicePort) int {
-	return writes(s.counted(have), s.counted(want))
 }
 
 // step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
@@ -412,9 +417,9 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	case have != nil && (s.left <= 0 || !s.adds): // no walk through endpoints: there may be many such ports
 		return s.change(have, want)
 	}
-	work := s.writes(have, want) + affinityWork(have, want)
+	work := writes(have, want) + affinityWork(have, want)
 	switch {
-	case work == 0 && (!s.free || have == nil || have.Equal(want)):
+	case work == 0:
 		return want
 	case have == nil && (!s.adds || s.left <= 0):
 		return nil
@@ -422,7 +427,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		s.left -= work
 		return want
 	case have == nil:
-		next := s.change(s.bare(want), want)
+		next := s.change(want.bare(), want)
 		s.left -= affinityWork(nil, want)
 		return next
 	}
@@ -440,12 +445,12 @@ func (s *stepper) remove(have *ServicePort) *ServicePort {
 	if s.left <= 0 {
 		return leaving
 	}
-	bare, size := s.bare(leaving), s.writes(have, nil)
+	bare, size := leaving.bare(), writes(have, nil)
 	if size <= s.left || leaving.Equal(bare) {
 		s.left -= size
 		return nil
 	}
-	removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
+	removing := stepper{left: s.left} // adds nothing, so that source ranges hold until the end
 	next := removing.change(leaving, bare)
 	s.left = min(removing.left, 0) // what is left of the port goes with the next step
 	return next
@@ -456,14 +461,6 @@ func (p *ServicePort) leaving() *ServicePort {
 	q := p.With(func(spec *PortSpec) { spec.Leaving, spec.HealthCheckNodePort = true, 0 })
 	q.LocalReady = 0
 	return q
-}
-
-// bare is p with its cluster IP alone; with endpoints, if these cost nothing.
-func (s *stepper) bare(p *ServicePort) *ServicePort {
-	if !s.free {
-		return p.bare()
-	}
-	return p.bare().withListsOf(p, p.TargetPort)
 }
 
 // change is port for a port that stays.
@@ -481,7 +478,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		next = *to
 	}
 	next.PortSpec = new(*next.PortSpec)
-	frontend := price{comes: s.counted(to).eachFrontend(), goes: s.counted(have).eachFrontend()}
+	frontend := price{comes: to.eachFrontend(), goes: have.eachFrontend()}
 	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare, frontend)
 	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare, frontend)
 	next.GivenUp = givenUp(&next, want)
@@ -519,7 +516,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	if next.Equal(want) || !stays && next.TargetPort != want.TargetPort && next.Equal(to) {
 		is = want
 	}
-	s.left = min(s.left, left-s.writes(had, is)-affinityWork(had, is))
+	s.left = min(s.left, left-writes(had, is)-affinityWork(had, is))
 	return is
 }
 
@@ -576,7 +573,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	case stays:
 		cluster, local = hadCluster, hadLocal
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
+		each := price{comes: to.each().comes, goes: have.each().goes}
 		cluster, local = s.endpoints(hadCluster, cluster, each), s.endpoints(hadLocal, local, each)
 	default: // the port waits for another policy or setting
 		inCluster, inLocal := to.mayServe()
