@@ -18,7 +18,6 @@ type stepper struct {
 	sharing map[listID]int             // how many ports of a Service have these lists, where they share them
 	moved   map[[2]listID]*ServicePort // what the first of them has become
 	stand   map[listID]int             // sharing, of the lists that the tables have
-	reduced map[[3]listID]*Lists       // what is left of lists, by these, the wanted ones and the policies meanwhile
 }
 
 // A listID is the lists of a port and its policies Local. The zero value is that of no port.
@@ -115,13 +114,12 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	retargets := both && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints()
 	policy := both && (have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)
 	switch {
-	case s.movesAlone(have, want, ids) ||
-		have != nil && ((work > 0 || retargets || policy) && s.left <= 0 || !s.adds && affinityWork(have, target) > 0):
+	case s.movesAlone(have, want, ids) || have != nil && s.left <= 0 && (work > 0 || retargets || policy):
 		return s.port(have, want)
 	case retargets:
-		return s.retarget(have, want, ids)
-	}
-	switch {
+		next := s.retarget(have, want, ids)
+		s.left -= work
+		return next
 	case want == nil && s.sharing[ids[0]] > 1: // the endpoints go with the last port
 		s.sharing[ids[0]]--
 		return s.freely(have, nil)
@@ -132,16 +130,13 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		return next
 	}
-	had, next := have, target
-	if have == nil || !have.EqualBesideEndpoints(target) {
-		if have != nil {
-			have = have.withListsOf(first, target.TargetPort)
-		}
-		work -= workBesideLists(have, target) // what comes with the lists of the first
-		next = s.freely(have, target)
+	had := have
+	if have != nil {
+		have = have.withListsOf(first, target.TargetPort)
 	}
-	if work != 0 && (had == nil || next == nil || !next.Equal(had)) { // a port that has to wait costs nothing
-		s.left -= work
+	next := s.freely(have, target)
+	if had != nil && next != nil {
+		s.left -= workBesideLists(had, had.withListsOf(next, next.TargetPort))
 	}
 	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
 		return want
@@ -152,16 +147,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 // movesAlone reports whether a port does not move with others that share its lists, before or afterwards.
 func (s *stepper) movesAlone(have, want *ServicePort, ids [2]listID) bool {
 	ownLists := func(p *ServicePort) bool { return p != nil && p.hasEndpoints() && !p.sharesLists() }
-	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 || ownLists(have) || ownLists(want) {
-		return true
-	}
-	if have == nil || have.Affinity == 0 && (want == nil || want.Affinity == 0) {
-		return false
-	}
-	// These changes write chains of each port with affinity.
-	return want == nil || (have.Affinity == 0) != (want.Affinity == 0) || have.Settings != want.Settings ||
-		have.hasEndpoints() && (want.hasEndpoints() && have.TargetPort != want.TargetPort ||
-			have.InternalLocal != want.InternalLocal || have.ExternalLocal != want.ExternalLocal)
+	return s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 || ownLists(have) || ownLists(want)
 }
 
 // retarget is portOfService for a port whose endpoints get another port: the lists of their port change at once.
@@ -332,9 +318,9 @@ func (s *stepper) removePorts(have []*ServicePort) (left []*ServicePort) {
 	return append(left, have...)
 }
 
-// moveSources gives the ports of a family the source ranges that the Service has after this step, before and at the end
-// of it: those that are in force belong to the Service. So a port that comes, or waits for its turn, does not change them
-// for the others. It reports whether they are the wanted ones.
+// moveSources gives the ports of a family the source ranges that their Service has after this step, before and at the
+// end of it: those that are in force belong to the Service. So a port that comes, or waits for its turn, does not change
+// them for the others. It reports whether they are the wanted ones.
 func (s *stepper) moveSources(pairs [][2]*ServicePort) (done bool) {
 	done = true
 	for _, family := range Families {
@@ -592,18 +578,6 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		local = weightedList{}
 	}
 	next.Lists = between(cluster, local, have.Lists, to.Lists)
-	if s.adds || stays {
-		return
-	}
-	of := [3]listID{have.listID(), to.listID(), {internal: next.InternalLocal, external: next.ExternalLocal}}
-	if known := s.reduced[of]; known != nil && known.equal(next.Lists) {
-		next.Lists = known // or each port would get a list of its own
-		return
-	}
-	if s.reduced == nil {
-		s.reduced = make(map[[3]listID]*Lists)
-	}
-	s.reduced[of] = next.Lists
 }
 
 // between returns lists that lie between have and to: have itself, or to, if they are equal. Removed endpoints leave

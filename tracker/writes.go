@@ -227,9 +227,9 @@ func workBesideLists(have, want *ServicePort) int {
 }
 
 // affinityWork is the work of rules that look for a client's affinity entry. For each the kernel goes through all
-// entries of the affinity map: up to 20 ms for a port. They change with the ports of the endpoints, and come with the
-// first endpoint. If a Service has one port, they are in one chain with the rule that chooses an endpoint, which
-// changes with the capacity of the list.
+// entries of the affinity map: up to 20 ms for a port. They change with the ports of the endpoints and with policies and
+// annotations, and come with the first endpoint. If a Service has one port, they are in one chain with the rule that
+// chooses an endpoint, which changes with the capacity of the list.
 func affinityWork(have, want *ServicePort) int {
 	if want == nil || want.Affinity == 0 || have != nil && have.sameLookups(want) {
 		return 0
@@ -239,7 +239,8 @@ func affinityWork(have, want *ServicePort) int {
 
 // sameLookups reports whether q needs no rule that looks for an affinity entry and p does not have.
 func (p *ServicePort) sameLookups(q *ServicePort) bool {
-	return p.Affinity == q.Affinity && p.Several == q.Several && (p.Several || p.capacities() == q.capacities()) &&
+	return p.Affinity == q.Affinity && p.InternalLocal == q.InternalLocal && p.ExternalLocal == q.ExternalLocal &&
+		p.Settings == q.Settings && p.Several == q.Several && (p.Several || p.capacities() == q.capacities()) &&
 		p.sameTargets(q, p.Cluster, q.Cluster) && p.sameTargets(q, p.Local, q.Local)
 }
 
