@@ -126,7 +126,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	case want == nil || first == nil:
 		next := s.port(have, want)
 		if next != nil && want != nil {
-			s.record(ids, next)
+			s.moved[ids] = next
 		}
 		return next
 	}
@@ -160,18 +160,10 @@ func (s *stepper) retarget(have, want *ServicePort, ids [2]listID) *ServicePort 
 		s.left -= gone + come
 		whole := stepper{left: math.MaxInt, adds: s.adds}
 		whole.setEndpoints(q, have, want, false)
-		s.record(ids, q)
+		s.moved[ids] = q
 	}
 	s.left--
 	return s.freely(q, want)
-}
-
-// record records what the first of the ports with certain lists has become. New ports get the same.
-func (s *stepper) record(ids [2]listID, next *ServicePort) {
-	s.moved[ids] = next
-	if fresh := [2]listID{{}, ids[1]}; s.adds && s.moved[fresh] == nil {
-		s.moved[fresh] = next
-	}
 }
 
 // keepShared changes what is wanted of ports that share lists and leave them because endpoints get another port: they
@@ -288,15 +280,11 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	for i, pair := range pairs {
 		next[i] = pair[0]
 	}
-	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
-		for i, pair := range pairs {
-			if s.left <= 0 && s.again {
-				break // the others stay as they are
-			}
-			if (pair[0] == nil || pair[1] != nil && !pair[0].is(pair[1])) == fresh {
-				next[i] = s.portOfService(pair[0], pair[1])
-			}
+	for i, pair := range pairs {
+		if s.left <= 0 && s.again {
+			break // the others stay as they are
 		}
+		next[i] = s.portOfService(pair[0], pair[1])
 	}
 	for i, pair := range pairs {
 		done = done && next[i] == pair[1]
@@ -319,8 +307,8 @@ func (s *stepper) removePorts(have []*ServicePort) (left []*ServicePort) {
 }
 
 // moveSources gives the ports of a family the source ranges that their Service has after this step, before and at the
-// end of it: those that are in force belong to the Service. So a port that comes, or waits for its turn, does not change
-// them for the others. It reports whether they are the wanted ones.
+// end of it: those that are in force belong to the Service. So a port that comes, or waits for its turn, does not
+// change them for the others. It reports whether they are the wanted ones.
 func (s *stepper) moveSources(pairs [][2]*ServicePort) (done bool) {
 	done = true
 	for _, family := range Families {

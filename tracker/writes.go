@@ -227,9 +227,9 @@ func workBesideLists(have, want *ServicePort) int {
 }
 
 // affinityWork is the work of rules that look for a client's affinity entry. For each the kernel goes through all
-// entries of the affinity map: up to 20 ms for a port. They change with the ports of the endpoints and with policies and
-// annotations, and come with the first endpoint. If a Service has one port, they are in one chain with the rule that
-// chooses an endpoint, which changes with the capacity of the list.
+// entries of the affinity map: up to 20 ms for a port. They change with the ports of the endpoints, with policies and
+// with annotations, and come with the first endpoint. If a Service has one port, they are in one chain with the rule
+// that chooses an endpoint, which changes with the capacity of the list.
 func affinityWork(have, want *ServicePort) int {
 	if want == nil || want.Affinity == 0 || have != nil && have.sameLookups(want) {
 		return 0
