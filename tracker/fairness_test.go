@@ -1044,6 +1044,22 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	}
 }
 
+// TestDeletedServiceGoesOnce: a Service takes one step with each Take, however many slices go with it.
+func TestDeletedServiceGoesOnce(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"))))
+		must(t, tr.SetSlice(newSlice("web-2", newEndpoint("10.0.0.2"))))
+	})
+	tr.DeleteService("shop", "web")
+	tr.DeleteSlice("shop", "web-1")
+	tr.DeleteSlice("shop", "web-2")
+	if n := len(tr.removed); n != 1 {
+		t.Errorf("the Service is to go %d times", n)
+	}
+}
+
 // TestPortsWithoutEndpointsGoInSteps: the ports of a deleted Service without endpoints all give way to others at once,
 // and go in steps.
 func TestPortsWithoutEndpointsGoInSteps(t *testing.T) {

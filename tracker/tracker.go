@@ -184,6 +184,9 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 			e.silent = nil
 		}
 		e.setService(parsed)
+		if parsed == nil && len(e.out) > 0 {
+			t.removed = append(t.removed, e)
+		}
 		e.forgetListings()
 		t.seen.Services++
 		t.mark(e)
@@ -359,9 +362,6 @@ func (t *Tracker) mark(e *entry) {
 // touch makes Take look at e.
 func (t *Tracker) touch(e *entry) {
 	e.want, e.groups, e.reduced, e.in.rests = nil, nil, false, false
-	if e.service == nil && len(e.out) > 0 {
-		t.removed = append(t.removed, e)
-	}
 	if e.dirty {
 		return
 	}
