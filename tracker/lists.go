@@ -206,65 +206,6 @@ func MemoryOf[T any](list []T) (m Memory[T]) {
 // SameMemory reports whether two lists are one.
 func SameMemory[T any](a, b []T) bool { return MemoryOf(a) == MemoryOf(b) }
 
-// sameList reports whether two lists are equal. Mostly they are one list.
-func sameList[T comparable](a, b []T) bool { return SameMemory(a, b) || slices.Equal(a, b) }
-
-// Difference returns what before and want do not have in common. Both are sorted and name nothing twice.
-func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone, come []T) {
-	if SameMemory(before, want) {
-		return nil, nil
-	}
-	// Mostly nearly all is common to both: what both begin and end with is dropped first.
-	for len(before) > 0 && len(want) > 0 && before[0] == want[0] {
-		before, want = before[1:], want[1:]
-	}
-	for len(before) > 0 && len(want) > 0 && before[len(before)-1] == want[len(want)-1] {
-		before, want = before[:len(before)-1], want[:len(want)-1]
-	}
-	for len(before) > 0 && len(want) > 0 {
-		switch c := compare(before[0], want[0]); {
-		case c < 0:
-			gone, before = append(gone, before[0]), before[1:]
-		case c > 0:
-			come, want = append(come, want[0]), want[1:]
-		default:
-			before, want = before[1:], want[1:]
-		}
-	}
-	return append(gone, before...), append(come, want...)
-}
-
-// union returns what is in a, in b or in both. Both are sorted and name nothing twice, and so is the result, which may
-// be one of them.
-func union[T comparable](a, b []T, compare func(a, b T) int) []T {
-	switch {
-	case len(b) == 0 || sameList(a, b):
-		return a
-	case len(a) == 0:
-		return b
-	}
-	allA, allB, both := a, b, make([]T, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		c := compare(a[0], b[0])
-		if c <= 0 {
-			both, a = append(both, a[0]), a[1:]
-		} else {
-			both = append(both, b[0])
-		}
-		if c >= 0 {
-			b = b[1:]
-		}
-	}
-	both = append(append(both, a...), b...)
-	switch len(both) {
-	case len(allA):
-		return allA
-	case len(allB):
-		return allB
-	}
-	return both
-}
-
 // reuse gives want the Lists of have where they are equal, so that ports that change one by one go on sharing theirs.
 // Both are sorted by ID.
 func reuse(have, want []*ServicePort) {

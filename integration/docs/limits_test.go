@@ -24,7 +24,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"has room for 250 removals", "tracker/resolve.go", "s.left = max(s.left, mostWork/4)"},
 		{"a tenth of the time in the long run", "tracker/fairness.go", "shareOfTime = 10"},
 		{"the log names the namespace once a minute", "sync/loop.go", "wait: quota.Once{Interval: time.Minute}"},
-		{"Up to 16 replaced endpoints of a port do not wait", "tracker/step.go", "replacements = 16"},
+		{"Up to 16 replaced endpoints of a port do not wait", "tracker/step_port.go", "replacements = 16"},
 		{"is up to 65,521 elements", "nft/maglev/maglev.go", "MaxSize = 65521"},
 		{"beyond 20,000 of a Service in a family 80", "tracker/quota.go", "manyFrontends = 20_000"},
 		{"Beyond 10,000, each endpoint", "tracker/quota.go", "longList = 10_000"},
