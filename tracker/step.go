@@ -8,8 +8,8 @@ import (
 )
 
 // A stepper turns the ports of a Service that Take has handed out into the wanted ones, a bounded number of elements at
-// a time. Each step leads to a valid state of the Service. What goes, goes first. This file is about the ports of a Service
-// together, step_port.go about one of them.
+// a time. Each step leads to a valid state of the Service. What goes, goes first. This file is about the ports of a
+// Service together, step_port.go about one of them.
 type stepper struct {
 	left  int  // elements; may become negative
 	adds  bool // whether it may add anything
@@ -240,6 +240,9 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 
 // freely is port for one whose endpoints cost nothing: they come if the port may add something.
 func (s *stepper) freely(have, want *ServicePort) *ServicePort {
+	if have != nil && want != nil && have.Equal(want) { // as mostly
+		return want
+	}
 	lists := have
 	if want != nil && (have == nil || s.adds && s.left > 0) {
 		lists = want
