@@ -55,8 +55,8 @@ func (e *entry) trustAgain(before, now *slice) {
 	for id, endpoints := range e.silent {
 		endpoints = slices.DeleteFunc(slices.Clone(endpoints), func(ep netip.AddrPort) bool {
 			const conditions = ready | serving | terminating
-			a, was := before.find(ep.Addr())
-			b, is := now.find(ep.Addr())
+			a, was := before.find(id, ep)
+			b, is := now.find(id, ep)
 			return was != is || a.is&conditions != b.is&conditions
 		})
 		if e.silent[id] = endpoints; len(endpoints) == 0 {
@@ -65,12 +65,12 @@ func (e *entry) trustAgain(before, now *slice) {
 	}
 }
 
-// find returns the endpoint with an address.
-func (s *slice) find(addr netip.Addr) (found endpoint, ok bool) {
-	if s == nil {
+// find returns an endpoint of a Service port.
+func (s *slice) find(id PortID, ep netip.AddrPort) (found endpoint, ok bool) {
+	if s == nil || !slices.Contains(s.ports, slicePort{id.Port, id.Protocol, ep.Port()}) {
 		return found, false
 	}
-	i, ok := slices.BinarySearchFunc(s.endpoints, addr, func(e endpoint, addr netip.Addr) int {
+	i, ok := slices.BinarySearchFunc(s.endpoints, ep.Addr(), func(e endpoint, addr netip.Addr) int {
 		return e.addr.Compare(addr)
 	})
 	if ok {

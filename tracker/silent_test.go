@@ -108,6 +108,12 @@ func TestKubernetesEndsSilence(t *testing.T) {
 		}, false},
 		{func(tr *Tracker) { tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.2", "10.0.0.3")...)) }, false},
 		{func(tr *Tracker) { tr.DeleteSlice("shop", "web-1") }, false},
+		{func(tr *Tracker) { // 10.0.0.1:8080 leaves and comes back
+			slice := newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")...)
+			slice.Ports[0].Port = new(int32(9090))
+			tr.SetSlice(slice)
+			tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")...))
+		}, false},
 		{func(tr *Tracker) { tr.SetService(newService()) }, false},
 		{func(tr *Tracker) { tr.DeleteService("shop", "web") }, false},
 	} {
