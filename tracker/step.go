@@ -86,11 +86,8 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		s.left -= want.placed.length() / endpointsPerElement
 		want.number()
 	}
-	if have != nil && want != nil && !have.is(want) { // it comes when the other one has gone
-		if left := s.portOfService(have, nil); left != nil {
-			return left
-		}
-		have = nil
+	if have != nil && want != nil && !have.is(want) {
+		return s.replace(have, want)
 	}
 	ids := [2]listID{have.listID(), want.listID()}
 	first := s.moved[ids]
@@ -236,6 +233,23 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 		r.TargetPort = 0
 	}
 	return &r
+}
+
+// replace is portOfService for a port that makes room for another one with its ID: that comes when the first one has
+// gone. What they have in common, as a node port, would not be served in between. So both happen in one step, unless
+// that is too long.
+func (s *stepper) replace(have, want *ServicePort) *ServicePort {
+	left := s.left
+	work := writes(have, nil) + writes(nil, want) + affinityWork(nil, want)
+	if s.adds && left > 0 && work <= 2*mostWork {
+		s.left = max(left, work)
+	}
+	next := s.portOfService(have, nil)
+	if next == nil {
+		next = s.portOfService(nil, want)
+	}
+	s.left = min(s.left, left)
+	return next
 }
 
 // freely is port for one whose endpoints cost nothing: they come if the port may add something.

@@ -1,9 +1,13 @@
 package tracker
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // TestOneStep: a port that waits, or has its turn and few elements left, has an endpoint, only those of this node in
@@ -112,5 +116,61 @@ func TestSlotsOfLeavingEndpoints(t *testing.T) {
 	}
 	if steps < 8 || have != want {
 		t.Errorf("%d steps", steps)
+	}
+}
+
+// TestReplacedPortsAreServed: a port that becomes another one, as by another cluster IP, is served all the time at what
+// both have, as a node port.
+func TestReplacedPortsAreServed(t *testing.T) {
+	for _, tt := range []struct {
+		ports, endpoints int
+		affinity         bool
+	}{{1, 300, false}, {1, 3, true}, {20, 3, true}} {
+		now := started
+		service := func(ip string) *corev1.Service {
+			return newService(func(s *corev1.Service) {
+				s.Spec.Type, s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ServiceTypeNodePort, ip, []string{ip}
+				if tt.affinity {
+					s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				}
+				s.Spec.Ports = nil
+				for i := range tt.ports {
+					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP,
+						Port: int32(80 + i), NodePort: int32(30080 + i)})
+				}
+			})
+		}
+		slice := newSlice("web-1")
+		slice.Ports = nil
+		for i := range tt.ports {
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Port: new(int32(8080))})
+		}
+		for i := range tt.endpoints {
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
+		}
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(service("10.96.0.1")))
+			must(t, tr.SetSlice(slice))
+		})
+		e := tr.entries[objectName{"shop", "web"}]
+		must(t, tr.SetService(service("10.96.0.2")))
+		for takes := 0; ; takes++ {
+			served := 0
+			for _, p := range e.out {
+				if len(p.Cluster) == tt.endpoints {
+					served++
+				}
+			}
+			if served != tt.ports {
+				t.Errorf("%+v: after %d changes %d ports are served", tt, takes, served)
+				break
+			}
+			if d := tr.Take(); d.Due.IsZero() {
+				break
+			}
+		}
+		if e.out[0].ClusterIP != netip.MustParseAddr("10.96.0.2") {
+			t.Errorf("%+v: the cluster IP is still %s", tt, e.out[0].ClusterIP)
+		}
 	}
 }
