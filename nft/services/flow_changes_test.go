@@ -147,6 +147,31 @@ func TestFlowsOfRemovedFrontends(t *testing.T) {
 	}
 }
 
+// TestFlowsThatPassedARouter: packets to an address of ipMode Router pass while no endpoint serves their client. The
+// first endpoint of the cluster takes those of pods, the first one on this node those of outside clients, too: flows
+// that passed before would go on passing.
+func TestFlowsThatPassedARouter(t *testing.T) {
+	r, addr := NewRuleset(testConfig()), netip.MustParseAddr("198.51.100.9")
+	for _, step := range []struct {
+		cluster, local []byte
+		appeared       bool
+	}{{nil, nil, true}, {[]byte{1}, nil, true}, {[]byte{1, 2}, nil, false}, {[]byte{1, 2}, []byte{2}, true},
+		{[]byte{1, 2, 3}, []byte{2, 3}, false}, {[]byte{1}, nil, false}, {[]byte{1, 2}, []byte{2}, true}} {
+		p := claimant("dns", 2024, "10.96.0.10", 1)
+		p.ID.Protocol, p.ExternalLocal = tracker.UDP, true
+		p.LoadBalancers, p.Routers = []netip.Addr{addr}, []netip.Addr{addr}
+		p.Serving = endpoints(1, 2, 3)
+		p.Cluster, p.Local, p.HasEndpoints = endpoints(step.cluster...), endpoints(step.local...), len(step.cluster) > 0
+		r.Apply(changed(p))
+		appeared := slices.ContainsFunc(r.FlowChanges(), func(c tracker.FlowChange) bool {
+			return c.Address == addr && c.Appeared
+		})
+		if r.Committed(); appeared != step.appeared {
+			t.Errorf("endpoints %v, %v here: appeared %t, want %t", step.cluster, step.local, appeared, step.appeared)
+		}
+	}
+}
+
 // TestFlowsOfRemovedPortsThatShareEndpoints: the kernel has the frontends of ports that share a list, and no Service
 // has them any more. All changes name the endpoints of one list, each with the target port of its own port.
 func TestFlowsOfRemovedPortsThatShareEndpoints(t *testing.T) {

@@ -265,7 +265,7 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
 	}
 	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
-		Appeared: want.takes() && !have.takes() || want.serves() && !have.serves(), Reset: want.reset && !have.reset}
+		Appeared: want.takes() > have.takes() || want.serves() && !have.serves(), Reset: want.reset && !have.reset}
 	if f.Protocol == tracker.UDP || want.reset {
 		if removed := have.serving.Without(want.serving, fr.memo); removed.Len() > 0 {
 			change.Removed = []tracker.Served{removed}
@@ -277,8 +277,17 @@ func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
 	}
 }
 
-// takes reports whether packets do not go where they would go without the frontend: they are translated or refused.
-func (s *program) takes() bool { return s.policy.Kind != 0 && s.policy.Kind != layout.Passed }
+// takes says whose packets do not go where they would go without the frontend, because they are translated or refused:
+// 0 no client's, 1 those of pods and of the node, 2 all.
+func (s *program) takes() int {
+	switch {
+	case s.policy.Kind == 0 || s.policy.Kind == layout.Passed:
+		return 0
+	case s.policy.Router:
+		return 1
+	}
+	return 2
+}
 
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
