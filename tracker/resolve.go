@@ -324,6 +324,11 @@ func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here [
 				p.Lists, p.HasEndpoints = chosen[at].lists, chosen[at].port.HasEndpoints
 			default:
 				p.choose(all)
+				for _, c := range chosen { // what is equal is shared from the start, as it is after a change: see reuse
+					if (c.port.ID.Protocol == UDP) == (p.ID.Protocol == UDP) && c.lists.equal(p.Lists) {
+						p.Lists = c.lists
+					}
+				}
 				chosen = append(chosen, choice{p, p.Lists})
 			}
 			switch {

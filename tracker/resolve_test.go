@@ -335,3 +335,37 @@ func TestSourceRangesChangeOnce(t *testing.T) {
 		t.Errorf("%d ports have changed, and have %d ranges", len(d.Changed), len(d.Changed[0].Sources))
 	}
 }
+
+// TestSharingHasNoHistory: whether two ports share their lists follows from what the Service asks for now. One has a
+// node port and the other has none; before, both had one.
+func TestSharingHasNoHistory(t *testing.T) {
+	service := func(nodePorts ...int32) *corev1.Service {
+		return newService(func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeNodePort
+			s.Spec.Ports = nil
+			for i, nodePort := range nodePorts {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP,
+					Port: int32(80 + i), NodePort: nodePort})
+			}
+		})
+	}
+	shares := func(before ...*corev1.Service) bool {
+		tr, slice := newTracker(Config{}), newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2")...)
+		slice.Ports = append(slice.Ports[:0], discoveryv1.EndpointPort{Name: new("p0"), Port: new(int32(8080))},
+			discoveryv1.EndpointPort{Name: new("p1"), Port: new(int32(8080))})
+		must(t, tr.SetSlice(slice))
+		for _, s := range before {
+			must(t, tr.SetService(s))
+			tr.Take()
+		}
+		ports := tr.entries[objectName{"shop", "web"}].out
+		return SameMemory(ports[0].Cluster, ports[1].Cluster)
+	}
+	for _, before := range []*corev1.Service{service(30080, 30081), service(30080, 0), service(0, 0)} {
+		for _, now := range []*corev1.Service{service(30080, 30081), service(30080, 0), service(0, 0)} {
+			if got, want := shares(before, now), shares(now); got != want {
+				t.Errorf("%v: shared after another value: %t, from the start: %t", now.Spec.Ports, got, want)
+			}
+		}
+	}
+}
