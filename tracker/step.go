@@ -239,16 +239,17 @@ func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
 // gone. What they have in common, as a node port, would not be served in between. So both happen in one step, unless
 // that is too long.
 func (s *stepper) replace(have, want *ServicePort) *ServicePort {
-	left := s.left
-	work := writes(have, nil) + writes(nil, want) + affinityWork(nil, want)
-	if s.adds && left > 0 && work <= 2*mostWork {
-		s.left = max(left, work)
+	lent := 0
+	if s.adds && s.left > 0 {
+		work := writes(have, nil) + writes(nil, want) + affinityWork(nil, want)
+		lent = max(min(work, 2*mostWork)-s.left, 0)
 	}
+	s.left += lent
 	next := s.portOfService(have, nil)
 	if next == nil {
 		next = s.portOfService(nil, want)
 	}
-	s.left = min(s.left, left)
+	s.left -= lent
 	return next
 }
 
