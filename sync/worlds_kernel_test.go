@@ -214,7 +214,7 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			})
 		}, friendlyTwin{60, 20, 20, nil}},
 		{"20 Maglev load balancers get other endpoints", func(t *testing.T, c *loudCluster) {
-			c.most = 4 * tracker.CommitElements // slots of endpoints that leave name others at once
+			c.most = 5 * tracker.CommitElements // slots of endpoints that leave name others at once
 		}, func(t *testing.T, c *loudCluster, i int) {
 			c.ofServices(t, 20, func(s *corev1.Service, e *discoveryv1.EndpointSlice) {
 				number, _ := strconv.Atoi(s.Name[1:])

@@ -103,7 +103,7 @@ func (w *Writer) Advance(n int, work *change.Tally) {
 		if n <= 0 {
 			break
 		}
-		s, before := w.staged[0], w.journal.Work()
+		s, before, walks := w.staged[0], n, w.journal.Work().Walks
 		waits := func(other *Shared) bool { return other.id.Namespace == s.id.Namespace }
 		w.staged = append(w.staged[1:], s)
 		slices.SortStableFunc(w.staged, func(a, b *Shared) int { return nft.TrueFirst(!waits(a), !waits(b)) })
@@ -116,7 +116,7 @@ func (w *Writer) Advance(n int, work *change.Tally) {
 				n = w.removeOld(s, h, n)
 			}
 		}
-		work.Count(s.id.Namespace, w.journal, before)
+		work.Add(s.id.Namespace, change.Work{Elements: before - n, Walks: w.journal.Work().Walks - walks})
 	}
 }
 
