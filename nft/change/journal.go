@@ -112,7 +112,9 @@ func (j *Journal) PutChain(chain *nft.Chain) {
 		return // Changes leaves out the others that do the same
 	}
 	j.touchChain(chain.Name)
-	j.work.Walks++
+	if j.tracking {
+		j.work.Walks++
+	}
 	j.Table.Chains[chain.Name] = chain
 	j.moveReached(chain.Name)
 }

@@ -21,6 +21,10 @@ func TestSetThatComesBack(t *testing.T) {
 	j := change.NewJournal(nft.NewTable(nft.IP))
 	j.PutSet(set)
 	put(j, 0, 100, "aaaa")
+	j.PutChain(&nft.Chain{Name: "first"})
+	if work := j.Work(); work != (change.Work{}) {
+		t.Errorf("before the first commit: %+v", work)
+	}
 	j.Committed()
 	put(j, 0, 2, "bbbb") // not committed
 	work := j.Work().Elements
