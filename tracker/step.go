@@ -255,7 +255,7 @@ func (s *stepper) replace(have, want *ServicePort) *ServicePort {
 
 // freely is port for one whose endpoints cost nothing: they come if the port may add something.
 func (s *stepper) freely(have, want *ServicePort) *ServicePort {
-	if have != nil && want != nil && have.Equal(want) { // as mostly
+	if have != nil && want != nil && have.Equal(want) { // mostly only endpoints have changed
 		return want
 	}
 	lists := have

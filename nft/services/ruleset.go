@@ -178,8 +178,8 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 	for id := range removed {
 		if id.Family == fr.Table.Family {
 			before := fr.Work()
-			before.Elements--
 			fr.removePort(id)
+			before.Elements-- // the look at the port
 			r.work.Count(id.Namespace, fr.Journal, before)
 			left[serviceOf(id)] = true
 		}
@@ -209,7 +209,7 @@ func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.S
 		join(serviceOf(id))
 		fr.setPort(port, port.wanted)
 		port.wanted = setting{}
-		before.Elements -= 1 + len(port.frontends)/frontendsPerElement
+		before.Elements -= 1 + len(port.frontends)/frontendsPerElement // the look at the port, and at its frontends
 		r.work.Count(id.Namespace, fr.Journal, before)
 	}
 	for key := range left {

@@ -65,7 +65,7 @@ func native(opts prometheus.HistogramOpts) prometheus.HistogramOpts {
 // goroutine, except Committed, which is for the sync loop's.
 type Metrics struct {
 	registry *prometheus.Registry
-	asks     sync.Mutex // a scrape runs all collectors at the same time, and one may ask nf_tables
+	asks     sync.Mutex // for the collector that asks nf_tables: a scrape runs all of them at the same time
 	families []tracker.Family
 	sync     *syncMetrics
 	objects  *objectMetrics

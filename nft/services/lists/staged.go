@@ -116,6 +116,7 @@ func (w *Writer) Advance(n int, work *change.Tally) {
 				n = w.removeOld(s, h, n)
 			}
 		}
+		// Not by Count: the kernel removes and adds a slot that is replaced, and the journal counts it once.
 		work.Add(s.id.Namespace, change.Work{Elements: before - n, Walks: w.journal.Work().Walks - walks})
 	}
 }
