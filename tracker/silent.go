@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -67,7 +68,13 @@ func (e *entry) trustAgain(before, now *slice) {
 
 // find returns an endpoint of a Service port.
 func (s *slice) find(id PortID, ep netip.AddrPort) (found endpoint, ok bool) {
-	if s == nil || !slices.Contains(s.ports, slicePort{id.Port, id.Protocol, ep.Port()}) {
+	if s == nil {
+		return found, false
+	}
+	_, serves := slices.BinarySearchFunc(s.ports, ep.Port(), func(p slicePort, number uint16) int {
+		return cmp.Or(p.compare(id.Port, id.Protocol), cmp.Compare(p.number, number))
+	})
+	if !serves {
 		return found, false
 	}
 	i, ok := slices.BinarySearchFunc(s.endpoints, ep.Addr(), func(e endpoint, addr netip.Addr) int {
