@@ -59,7 +59,7 @@ func (c *staleChanges) add(changes []tracker.FlowChange, all bool, at time.Time)
 	}
 	c.all = c.all || all
 	if c.frontends == nil {
-		c.frontends = make(map[tracker.Frontend]tracker.FlowChange)
+		c.frontends = make(map[tracker.Frontend]tracker.FlowChange, len(changes))
 	}
 	memo := make(tracker.Memo)
 	for _, change := range changes {

@@ -131,9 +131,10 @@ type frontendState struct {
 	tracker.Frontend
 	claims    claims
 	shown     program
-	touched   bool // it is in familyRules.touchedFrontends
-	passing   bool // it is in familyRules.givingWay: shown is of a port that has lost it, or nothing
-	hidesPort bool // it is in layout.BeforeNodePortsSet
+	touched   bool        // it is in familyRules.touchedFrontends
+	before    connections // at the last commit, if it is touched
+	passing   bool        // it is in familyRules.givingWay: shown is of a port that has lost it, or nothing
+	hidesPort bool        // it is in layout.BeforeNodePortsSet
 }
 
 // A Conflict is a frontend that two Services claim: Winner is served there, Loser is not.

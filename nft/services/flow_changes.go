@@ -2,7 +2,6 @@ package services
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,10 +11,57 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// FlowChanges returns what the changes since Committed mean for connections, unsorted: there may be 100,000.
+// connections are what a program means for connections.
+type connections struct {
+	serving       tracker.Served
+	sources       tracker.Memory[netip.Prefix] // who may connect; zero: every client
+	takes         uint8
+	serves, reset bool
+}
+
+func (s *program) connections() connections {
+	return connections{s.serving, tracker.MemoryOf(s.sources), s.takes(), s.serves(), s.reset}
+}
+
+// takes says whose packets do not go where they would go without the frontend, because they are translated or refused:
+// 0 no client's, 1 those of pods and of the node, 2 all.
+func (s *program) takes() uint8 {
+	switch {
+	case s.policy.Kind == 0 || s.policy.Kind == layout.Passed:
+		return 0
+	case s.policy.Router:
+		return 1
+	}
+	return 2
+}
+
+// serves reports whether connections are translated.
+func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
+
+// FlowChanges returns what the changes since Committed mean for connections, unsorted: there may be 100,000. Those of
+// TCP and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a frontend
+// that goes they are left alone: no endpoint would answer their next segment.
 func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 	for _, family := range r.families {
-		changes = slices.AppendSeq(changes, maps.Values(family.flows))
+		memo, removed := make(tracker.Memo), []tracker.Served{{}}
+		for i, state := range family.touchedFrontends {
+			have, now := state.before, state.shown.connections()
+			change := tracker.FlowChange{Frontend: state.Frontend, Gone: now.serving.Len() == 0,
+				Appeared: now.takes > have.takes || now.serves && !have.serves, Reset: now.reset && !have.reset}
+			if state.Protocol == tracker.UDP || now.reset {
+				gone := have.serving.Without(now.serving, memo)
+				if !gone.Same(removed[0]) { // mostly frontends of a port have lost the same endpoints
+					removed = []tracker.Served{gone}
+				}
+				if gone.Len() > 0 {
+					change.Removed = removed
+				}
+			}
+			if change.Appeared || change.Reset || len(change.Removed) > 0 ||
+				state.Protocol == tracker.UDP && state.shown.sources != nil && now.sources != have.sources {
+				changes = append(slices.Grow(changes, len(family.touchedFrontends)-i), change)
+			}
+		}
 	}
 	return changes
 }

@@ -45,8 +45,6 @@ type familyRules struct {
 	affinity       *affinity.Settings
 	affinityGroups map[uint32]affinity.Group      // that have changed since the last commit, by number
 	affinityLists  map[uint32]affinity.ListChange // lists that have changed since the last commit, by number
-	flows          map[tracker.Frontend]tracker.FlowChange
-	memo           tracker.Memo // of the endpoints that frontends had and have, while Apply works
 	contests       map[*frontendState]*contest
 	givingWay      map[string][]handover // by the namespace that has the frontends, or had them
 	passed         int                   // work for frontends that other ports have won, since giveWay
@@ -58,7 +56,7 @@ type familyRules struct {
 	siblings       map[serviceKey]*portState
 	joints         map[serviceKey][]*jointList
 	adoptedView    *readback.Table
-	// Since the last commit, see PortChanges, TouchedFrontends and TouchedClusterIPs.
+	// Since the last commit, see PortChanges, FlowChanges, TouchedFrontends and TouchedClusterIPs.
 	changedPorts      []*portState
 	touchedFrontends  []*frontendState
 	touchedClusterIPs []netip.Addr
@@ -98,8 +96,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityGroups: make(map[uint32]affinity.Group),
 		affinityLists:  make(map[uint32]affinity.ListChange),
 		affinityPorts:  make(map[string]int),
-		flows:          make(map[tracker.Frontend]tracker.FlowChange),
-		memo:           make(tracker.Memo),
 		contests:       make(map[*frontendState]*contest),
 		givingWay:      make(map[string][]handover),
 		overlaps:       newOverlaps(),
@@ -161,7 +157,6 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
 		family.giveWay(r.Room(), &r.work)
-		family.memo = cleared(family.memo)
 		family.lists.Advance(r.Room(), &r.work)
 	}
 	if delta.CIDRsChanged {
@@ -249,7 +244,6 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 		if len(fr.shared) == 0 {
 			fr.shared = make(map[sharedElement]int, n)
 		}
-		fr.flows = make(map[tracker.Frontend]tracker.FlowChange, n)
 	}
 	fr.Reserve(layout.ServicesMap, n)
 	fr.Reserve(layout.ClusterIPsSet, n)
@@ -404,9 +398,8 @@ func (r *Ruleset) Committed() {
 		family.Committed()
 		family.lists.Committed()
 		family.adopted, family.adoptedView = nil, nil
-		family.flows = cleared(family.flows)
 		for _, state := range family.touchedFrontends {
-			state.touched = false
+			state.touched, state.before = false, connections{}
 		}
 		for _, port := range family.changedPorts {
 			port.committed, port.changed = nil, 0

@@ -249,48 +249,21 @@ func (fr *familyRules) reach(state *frontendState, want program) {
 	if have.updates != want.updates {
 		fr.programUpdates(f, want.updates)
 	}
-	fr.recordFlowChange(state, &want)
+	fr.touch(state, &want)
 	state.shown = want
 	fr.programHiding(state)
 }
 
-// recordFlowChange records what a change of a frontend means for connections. Those of TCP
-// and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
-// frontend that goes they are left alone: no endpoint would answer their next segment.
-func (fr *familyRules) recordFlowChange(state *frontendState, want *program) {
-	f, have := state.Frontend, &state.shown
-	otherSources := !tracker.SameMemory(have.sources, want.sources)
-	if !state.touched && (have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) ||
-		have.reset != want.reset || otherSources || !have.serving.Same(want.serving)) {
-		state.touched, fr.touchedFrontends = true, append(fr.touchedFrontends, state)
+// touch notes that a frontend is about to do what a program says.
+func (fr *familyRules) touch(state *frontendState, want *program) {
+	have := &state.shown
+	if state.touched || have.id == want.id && have.reset == want.reset && have.takes() == want.takes() &&
+		have.serves() == want.serves() && have.serving.Same(want.serving) && tracker.SameMemory(have.sources, want.sources) {
+		return
 	}
-	change := tracker.FlowChange{Frontend: f, Gone: want.serving.Len() == 0,
-		Appeared: want.takes() > have.takes() || want.serves() && !have.serves(), Reset: want.reset && !have.reset}
-	if f.Protocol == tracker.UDP || want.reset {
-		if removed := have.serving.Without(want.serving, fr.memo); removed.Len() > 0 {
-			change.Removed = []tracker.Served{removed}
-		}
-	}
-	if change.Appeared || change.Reset || len(change.Removed) > 0 ||
-		otherSources && want.sources != nil && f.Protocol == tracker.UDP {
-		fr.flows[f] = fr.flows[f].Then(change, fr.memo)
-	}
+	state.touched, state.before = true, have.connections()
+	fr.touchedFrontends = append(fr.touchedFrontends, state)
 }
-
-// takes says whose packets do not go where they would go without the frontend, because they are translated or refused:
-// 0 no client's, 1 those of pods and of the node, 2 all.
-func (s *program) takes() int {
-	switch {
-	case s.policy.Kind == 0 || s.policy.Kind == layout.Passed:
-		return 0
-	case s.policy.Router:
-		return 1
-	}
-	return 2
-}
-
-// serves reports whether connections are translated.
-func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
 // programUpdates leads connections of a frontend to the chain with a number that updates affinity maps.
 func (fr *familyRules) programUpdates(f tracker.Frontend, number uint32) {
