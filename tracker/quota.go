@@ -35,8 +35,9 @@ const manyFrontends = 20_000
 // through all of its endpoints.
 const longList = 10_000
 
-// JointFrom is from how many elements of direct lists on, ports times endpoints, ports of a Service share their lists.
-// They go on to share them until it is a sixteenth of that, so that an endpoint that comes and goes does not move them.
+// JointFrom is from how many elements of direct lists on the tables have lists once: frontends times endpoints of a
+// port, and ports times endpoints of a Service. Ports go on to share theirs until it is a sixteenth of that, so that an
+// endpoint that comes and goes does not move them.
 const JointFrom = 1024
 
 // jointFrom is JointFrom. Random tests lower it.

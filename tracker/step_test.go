@@ -67,7 +67,7 @@ func TestOneStep(t *testing.T) {
 			"101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116", "-"},
 		{"another policy", stepper{left: 1, adds: true}, port(80, many, inside), port(80, many[:4]), "1", "-"},
 		{"another policy, slots", stepper{left: 4000, adds: true}, port(80, many, maglev),
-			port(80, many, inside, maglev), "-", "3"},
+			port(80, many, inside, maglev), "-", "3 6 9 12 15 18"},
 		{"another policy and target port", stepper{left: 1, adds: true}, port(80, few), port(90, few, inside),
 			"1 2 3", "-"},
 		{"source ranges", stepper{left: 2, adds: true}, port(80, many, balanced),

@@ -11,16 +11,6 @@ import (
 // How much of the tables a step writes follows from what nft/services makes of a port. It is counted in elements, and
 // rather too high: all other changes wait for a commit of too many elements.
 
-// Where all frontends of a port share its endpoint lists.
-const (
-	// ManyFrontends is from how many frontends on they do, if the lists would have JointFrom elements otherwise; two
-	// frontends do if the endpoints have weights.
-	ManyFrontends = 5
-	// ManySlots is how many slots the frontends of a port have together when they share slot tables, however few they
-	// are. A shared table that changes much is written in bounded commits, whatever a step hands out.
-	ManySlots = 4001
-)
-
 // MostWeighted is how many endpoints of a port may have weights where chance chooses: a list with weights has several
 // places for each, and changes with one commit.
 const MostWeighted = 512
@@ -119,7 +109,7 @@ func (p *ServicePort) each() (each price) {
 
 // eachFrontend returns how many elements a frontend takes.
 func (p *ServicePort) eachFrontend() int {
-	if p.lists() == 1 && p.Frontends() > 1 {
+	if p.shares() {
 		return 1
 	}
 	return 1 + (len(p.Cluster)+len(p.Local))*p.each().comes/p.lists()
@@ -134,22 +124,17 @@ func (p *ServicePort) lists() int {
 	return p.Frontends()
 }
 
-// shares reports whether the frontends share their endpoint lists.
+// shares reports whether the tables have the endpoint lists of a port once, in maps of their own, and not with each
+// frontend.
 func (p *ServicePort) shares() bool {
-	n, few, places := p.Frontends(), ManyFrontends, 0
+	places := 0
 	for _, length := range []int{len(p.Cluster), len(p.Local)} {
 		if p.hashes() && length > 0 {
 			length = maglev.Size(length)
 		}
-		places += n * length
+		places += length
 	}
-	switch {
-	case p.hashes() && places >= ManySlots:
-		return true
-	case !p.hashes() && p.Weighted():
-		few = 2
-	}
-	return n >= few && places >= jointFrom
+	return p.Frontends()*places >= jointFrom
 }
 
 // long reports whether a list has too many endpoints for weights.
@@ -177,7 +162,7 @@ type shape struct {
 }
 
 func (p *ServicePort) shape() shape {
-	s := shape{shared: p.lists() < p.Frontends(), affinity: p.Affinity != 0, port: p.TargetPort}
+	s := shape{shared: p.shares(), affinity: p.Affinity != 0, port: p.TargetPort}
 	if p.hashes() {
 		s.slots = [2]int{maglev.Size(len(p.Cluster)), maglev.Size(len(p.Local))}
 	}
@@ -194,7 +179,7 @@ type verdict struct {
 func (p *ServicePort) verdict() verdict {
 	v := verdict{len(p.Cluster), len(p.Local), p.InternalLocal, p.ExternalLocal, p.HasEndpoints, p.HasSourceRanges,
 		p.Settings}
-	if p.lists() < p.Frontends() || p.Affinity != 0 {
+	if p.shares() || p.Affinity != 0 {
 		v.cluster, v.local = min(v.cluster, 1), min(v.local, 1)
 	}
 	return v

@@ -30,7 +30,7 @@ func TestLimitsAreConstants(t *testing.T) {
 		{"Beyond 10,000, each endpoint", "tracker/quota.go", "longList = 10_000"},
 		{"of a list counts as ten", "tracker/quota.go", "longElements = 10"},
 		{"More than 512 endpoints have equal shares", "tracker/writes.go", "MostWeighted = 512"},
-		{"4,001 slots or more", "tracker/writes.go", "ManySlots = 4001"},
+		{"1,024 slots or more", "tracker/quota.go", "JointFrom = 1024"},
 		{"up to 1,000 elements with each commit", "nft/services/lists.go", "stagedFrom = tracker.CommitElements"},
 		{"more than 2,000 slots", "nft/services/lists/shared.go", "2*w.settings.StagedFrom"},
 		{"one of 64 maps", "nft/layout/numbers.go", "AffinityMaps = 64"},

@@ -51,8 +51,8 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 			}
 			parts++
 			kept += seen.check(t, seed, applied)
-			for _, table := range applied {
-				checkMembers(t, table)
+			for family, table := range applied {
+				checkMembers(t, table, r.Want()[family])
 			}
 		}
 		checkEqual(t, seed, applied, r.Want())
@@ -126,7 +126,7 @@ func TestLargeDifferenceInKernel(t *testing.T) {
 	k := lab.Open(t, kernel.Open)
 	for seed := range uint64(4) {
 		lab.Run(t, "", "nft", "flush", "ruleset")
-		w, old := newWorld(seed), NewRuleset(testConfig())
+		w, old := newWorld(t, seed), NewRuleset(testConfig())
 		for range 10 {
 			old.Apply(w.change())
 		}

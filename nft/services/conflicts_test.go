@@ -613,7 +613,7 @@ func TestRandomConflicts(t *testing.T) {
 		loser tracker.PortID
 	}
 	for seed := range uint64(20) {
-		w, r, told := newWorld(seed), NewRuleset(testConfig()), make(map[loss]bool)
+		w, r, told := newWorld(t, seed), NewRuleset(testConfig()), make(map[loss]bool)
 		for range 40 {
 			before := maps.Clone(w.ports)
 			r.Apply(w.change())

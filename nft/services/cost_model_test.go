@@ -209,10 +209,10 @@ func costWorlds() []costWorld {
 			chains:         constantChains,
 		},
 		{
-			name: "Services with a hash and all frontends", size: 20, large: 100, elements: 4*503.0/10 + 1, changeMessages: 16,
-			changeElements: 4 * 2 * 190,
-			world:          func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(n, 3))) },
-			change:         func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(1, 2))) },
+			name: "Services with a hash and node ports", size: 20, large: 100, elements: 2*503.0/6 + 1, changeMessages: 16,
+			changeElements: 2 * 2 * 190,
+			world:          func(n int) tracker.Delta { return maglevWorld(withNodePorts(cluster(n, 3))) },
+			change:         func(n int) tracker.Delta { return maglevWorld(withNodePorts(cluster(1, 2))) },
 			chains:         constantChains,
 		},
 		{ // 600 frontends share 503 slots
@@ -366,11 +366,19 @@ func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
 // everywhere gives the Service ports of a world a node port, an address of a load balancer and an
 // external IP.
 func everywhere(delta tracker.Delta) tracker.Delta {
+	for _, p := range withNodePorts(delta).Changed {
+		b := p.ClusterIP.As4()
+		p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, b[2], b[3]})}
+		p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, b[2], b[3]})}
+	}
+	return delta
+}
+
+// withNodePorts gives each Service a node port.
+func withNodePorts(delta tracker.Delta) tracker.Delta {
 	for _, p := range delta.Changed {
 		b := p.ClusterIP.As4()
 		p.NodePort = 20000 + uint16(b[2])<<8 + uint16(b[3])
-		p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, b[2], b[3]})}
-		p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, b[2], b[3]})}
 	}
 	return delta
 }
@@ -538,8 +546,6 @@ func TestCostOfAffinityChange(t *testing.T) {
 // BenchmarkWorlds measures, in each world of costWorlds: the start, which commits it to an empty kernel; its small
 // change and the way back; and the change of a neighbour, an endpoint of a plain Service.
 func BenchmarkWorlds(b *testing.B) {
-	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = tracker.JointFrom
 	for _, w := range costWorlds() {
 		b.Run(w.name, func(b *testing.B) {
 			lab.New(b)

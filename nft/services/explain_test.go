@@ -20,7 +20,7 @@ import (
 // whether the packet is masqueraded.
 func TestExplainRandomWorlds(t *testing.T) {
 	for seed := range uint64(10) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
 		r.SetNodePortAddresses(nodeAddresses)
 		for range 6 {
 			r.Apply(w.change())

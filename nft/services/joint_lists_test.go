@@ -108,8 +108,6 @@ func TestStartNeedsNoRoomForPortsTimesEndpoints(t *testing.T) {
 // TestSharingBegins: ports share a list from 1,024 elements on, and until it would be a sixteenth. A new process goes
 // on as it finds the table.
 func TestSharingBegins(t *testing.T) {
-	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = tracker.JointFrom
 	r := NewRuleset(testConfig())
 	const ports = 16
 	for _, step := range []struct {
@@ -211,6 +209,8 @@ func TestWeightsOfFrontends(t *testing.T) {
 // TestNodePortThatIsAnotherPort: where a node port has the number of another port of the Service, connections to each
 // still go to their own target port.
 func TestNodePortThatIsAnotherPort(t *testing.T) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = 100
 	world := sharingWorld(20, 10)
 	for _, p := range world.Changed {
 		p.NodePort = 1000 + (p.Port-1000+1)%20
@@ -236,8 +236,6 @@ func TestNodePortThatIsAnotherPort(t *testing.T) {
 // TestSharingInKernel: the kernel takes each batch while a Service crosses the bound both ways, and holds what is
 // wanted.
 func TestSharingInKernel(t *testing.T) {
-	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = tracker.JointFrom
 	lab.New(t)
 	client := lab.Open(t, kernel.Open)
 	r := NewRuleset(testConfig())
@@ -268,8 +266,6 @@ func TestSharingInKernel(t *testing.T) {
 // TestSharingPackets: real connections to each of several ports come to the port's own target port, at all endpoints,
 // while the Service crosses the bound both ways. None fails.
 func TestSharingPackets(t *testing.T) {
-	defer func(places int) { manyPlaces = places }(manyPlaces)
-	manyPlaces = tracker.JointFrom
 	lab.New(t)
 	const ports = 16
 	client := lab.Open(t, kernel.Open)

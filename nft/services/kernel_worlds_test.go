@@ -20,7 +20,7 @@ import (
 func TestPhasesOfRandomWorlds(t *testing.T) {
 	firsts, lasts := 0, 0
 	for seed := range uint64(10) {
-		w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
+		w, r, applied := newWorld(t, seed), NewRuleset(testConfig()), nft.Tables{}
 		r.SetNodePortAddresses(nodeAddresses)
 		whole := change.Diff(nil, r.Want())
 		if first, _, last := change.Phases(&whole); !first.Empty() || !last.Empty() {
@@ -114,7 +114,7 @@ func mustApply(t *testing.T, tables nft.Tables, batch nft.Batch) {
 func TestTypedReadsWholeRulesets(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	w, r := newWorld(3), NewRuleset(testConfig())
+	w, r := newWorld(t, 3), NewRuleset(testConfig())
 	for range 20 {
 		r.Apply(w.change())
 	}
@@ -140,7 +140,7 @@ func ruleTexts(f nft.Family, rules []nft.Rule) (texts []string) {
 }
 
 func TestLengths(t *testing.T) {
-	w := newWorld(1)
+	w := newWorld(t, 1)
 	r := NewRuleset(testConfig())
 	for range 50 {
 		r.Apply(w.change())

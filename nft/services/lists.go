@@ -10,27 +10,15 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// manyFrontends is from how many frontends on a Service port may have shared lists: a cluster IP, a node port, an
-// address of a load balancer and an external IP are fewer. With weights two frontends may: their lists are long, and
-// all change with a weight.
-const manyFrontends = tracker.ManyFrontends
-
-// manyPlaces is from how many elements of direct lists on a Service port with manyFrontends has shared lists. It has
-// them until they would be half of that, so that an endpoint that comes and goes does not move them each time. Where a
-// hash chooses, it also has them from manySlots on, so that a change of the size is staged where it takes long; most
-// tables are smaller, and their Service ports share chains. Random tests lower both.
-var manyPlaces, manySlots = tracker.JointFrom, tracker.ManySlots
+// manyPlaces is from how many elements of direct lists on, frontends times places, a Service port has shared lists. It
+// has them until they would be half of that, so that an endpoint that comes and goes does not move them each time.
+// Random tests lower it.
+var manyPlaces = tracker.JointFrom
 
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {
-	places, few := len(p.frontends)*(p.cluster.Len()+p.local.Len()), manyFrontends
-	switch {
-	case p.hash() != layout.NoHash && places >= manySlots:
-		return true
-	case p.hash() == layout.NoHash && p.current.Weighted(): // a change of weights is one commit
-		few = 2
-	}
-	return len(p.frontends) >= few && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
+	places := len(p.frontends) * (p.cluster.Len() + p.local.Len())
+	return places >= manyPlaces || p.list != nil && places >= manyPlaces/2
 }
 
 // setList gives a Service port shared lists with its endpoints, or takes them away.
@@ -66,7 +54,7 @@ func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *lists.Shared,
 		return nil, nil, nil
 	}
 	frontends := frontendsOf(p)
-	if len(frontends) >= manyFrontends || p.Settings.Maglev || p.Weighted() {
+	if len(frontends)*(len(p.Cluster)+len(p.Local)) >= manyPlaces/2 || p.Settings.Maglev || p.Weighted() {
 		shared, cluster, local = fr.lists.AdoptShared(p.ID, fr.readAdopted())
 	}
 	for _, wanted := range frontends {

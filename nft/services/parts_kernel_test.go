@@ -19,7 +19,7 @@ func TestPartsInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	for seed := range uint64(3) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
 		for range 20 {
 			w.change()
 		}

@@ -19,7 +19,7 @@ import (
 // made from.
 func TestFrontendsOfRandomWorlds(t *testing.T) {
 	for seed := range uint64(100) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
 		for range 10 {
 			r.Apply(w.change())
 		}
@@ -40,7 +40,7 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 func TestEndpointListsHaveFrontends(t *testing.T) {
 	found := make(map[string]int)
 	for seed := range uint64(100) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
 		for range 10 {
 			r.Apply(w.change())
 		}

@@ -20,7 +20,7 @@ func TestRulesetInKernel(t *testing.T) {
 	k := lab.Open(t, kernel.Open)
 	for seed := range uint64(4) {
 		lab.Run(t, "", "nft", "flush", "ruleset")
-		w, r := newWorld(seed), NewRuleset(testConfig())
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
 		for range 20 {
 			w.change()
 		}

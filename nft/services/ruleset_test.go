@@ -39,7 +39,7 @@ func TestRandomChanges(t *testing.T) {
 			}
 			checkFates(t, seed, w, r.Want())
 			for _, table := range r.Want() {
-				checkMembers(t, table)
+				checkMembers(t, table, table)
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func worlds(n uint64) uint64 {
 // startWorld returns a world without Services, and a ruleset for it that was committed.
 func startWorld(t *testing.T, seed uint64) (*world, *Ruleset, nft.Tables) {
 	t.Helper()
-	w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
+	w, r, applied := newWorld(t, seed), NewRuleset(testConfig()), nft.Tables{}
 	r.SetNodePortAddresses(nodeAddresses)
 	if err := apply(applied, change.Diff(applied, r.Want())); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -16,10 +17,6 @@ import (
 
 // A world makes up Service ports, a few names and addresses again and again, so that they
 // meet: the same frontends, the same endpoints, the same lengths of lists.
-// Random worlds are small. Some of their Services have shared lists all the same, and some cease to
-// have them.
-func init() { manyPlaces, manySlots = 10, 2500 }
-
 type world struct {
 	random *rand.Rand
 	ports  map[tracker.PortID]*tracker.ServicePort
@@ -32,7 +29,11 @@ type serviceName struct {
 	family tracker.Family
 }
 
-func newWorld(seed uint64) *world {
+// newWorld lets Service ports with short lists share them, in some worlds: random lists are short.
+func newWorld(t testing.TB, seed uint64) *world {
+	places := manyPlaces
+	t.Cleanup(func() { manyPlaces = places })
+	manyPlaces = []int{10, 600, 2500}[seed%3]
 	return &world{random: rand.New(rand.NewPCG(seed, 7)), ports: make(map[tracker.PortID]*tracker.ServicePort),
 		ranges: make(map[serviceName][]netip.Prefix),
 	}

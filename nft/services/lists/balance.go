@@ -78,7 +78,7 @@ func (b Balance) Chains() []*nft.Chain {
 	case b.Hash != layout.NoHash: // every slot is there, but the instants that are described above
 		var chains []*nft.Chain
 		for _, b.Capacity = range maglev.Sizes() {
-			if b.Capacity < tracker.ManySlots {
+			if b.Capacity < tracker.JointFrom {
 				rules := append(b.draw(b.Capacity, b.Capacity), nft.Rule{nft.Goto(b.first().Name())})
 				chains = append(chains, &nft.Chain{Name: b.Name(), Rules: rules})
 			}
