@@ -1,6 +1,7 @@
 package readback
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -104,13 +105,15 @@ func (e *explainer) explainNone() {
 	p := &e.packet
 	switch {
 	case e.TraceResult.Outcome == "redirect":
-		e.Reason = fmt.Sprintf("%s has endpoints, and responds to ping", e.servicesAt(p.Destination))
-		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination,
-			e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
+		names := cmp.Or(e.servicesAt(p.Destination, (*Frontend).respondsToPing), "a Service")
+		e.Reason = names + " has endpoints, and responds to ping"
+		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination, names),
+			e.step(layout.PingedSet).String())
 	case e.step(layout.ClusterIPsSet) != nil:
 		e.Reason = fmt.Sprintf("%s is a cluster IP, but no Service port", p.Destination)
-		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)),
-			e.step(layout.ClusterIPsSet).String())
+		all := func(*Frontend) bool { return true }
+		names := cmp.Or(e.servicesAt(p.Destination, all), "a Service of which no port is programmed")
+		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, names), e.step(layout.ClusterIPsSet).String())
 	case e.step(layout.ServiceCIDRsSet) != nil:
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
 		e.add("Service CIDR", "packets to unused addresses of a Service CIDR are dropped",
@@ -161,19 +164,24 @@ func (e *explainer) explainUnserved() {
 		e.packet.Destination), element)
 }
 
-// servicesAt names the Services that have an address.
-func (e *explainer) servicesAt(addr netip.Addr) string {
+// servicesAt names the Services whose frontends at an address are of a kind.
+func (e *explainer) servicesAt(addr netip.Addr, ofKind func(*Frontend) bool) string {
 	var names []string
 	for _, s := range e.table.Frontends() {
 		name := fmt.Sprintf("%s (%d/%s)", s.Name, s.Port, s.Protocol)
-		if s.Address == addr && !slices.Contains(names, name) {
+		if s.Address == addr && ofKind(&s) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	if names == nil {
-		return "a Service of which no port is programmed"
-	}
 	return strings.Join(names, ", ")
+}
+
+// respondsToPing reports whether the frontend's address responds to ping because of this Service port. Without room for
+// annotations in the comment it is not known, and the answer is false.
+func (s *Frontend) respondsToPing() bool {
+	p, _ := layout.PolicyOf(s.Verdict)
+	return slices.Contains(s.Options, tracker.AnnotationPrefix+"ping: true") &&
+		p.Kind != layout.Refused && p.Kind != layout.Passed
 }
 
 // explainPolicy says what the frontend's policy means for this client.

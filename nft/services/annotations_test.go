@@ -104,6 +104,31 @@ func TestPingSharedAddress(t *testing.T) {
 	}
 }
 
+// TestPingNamesService: at an address of several Services, an explanation names those that let it respond to ping.
+func TestPingNamesService(t *testing.T) {
+	silent := pingedPort(1, true)
+	silent.Settings.Ping = false
+	long := strings.Repeat("n", 63) // no room for annotations in comments
+	longName := pingedPort(0, true).With(func(p *tracker.PortSpec) { p.ID.Namespace, p.ID.Service = long, long })
+	for _, tt := range []struct {
+		responds, other *tracker.ServicePort
+		want            string
+	}{
+		{pingedPort(0, true), silent, pingedPort(0, true).ID.Service},
+		{pingedPort(0, true), pingedPort(1, false), pingedPort(0, true).ID.Service},
+		{longName, silent, "a Service has endpoints"},
+	} {
+		r := NewRuleset(testConfig())
+		r.Apply(tracker.Delta{Changed: []*tracker.ServicePort{tt.responds, tt.other}})
+		e := readback.New(r.Want()[nft.IP]).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"),
+			Destination: tt.responds.ExternalIPs[0], Protocol: unix.IPPROTO_ICMP, Interface: "eth0"})
+		all := e.Reason + factOf(e, "Ping").Text
+		if !strings.Contains(e.Reason, tt.want) || strings.Contains(all, tt.other.ID.Service) {
+			t.Errorf("%q, %+v; want %s", e.Reason, e.Facts, tt.want)
+		}
+	}
+}
+
 // TestResetsOfFrontends: a change of a frontend says which connections of TCP are to end, if they are.
 func TestResetsOfFrontends(t *testing.T) {
 	port := func(endpoints int, reset bool) tracker.Delta {
