@@ -129,6 +129,41 @@ func TestWhatGoesDoesNotWaitForWhatComes(t *testing.T) {
 	}
 }
 
+// TestWhatGoesDoesNotWaitForSibling: an endpoint that leaves is handed out with the second Take, though another Service
+// of its namespace, which changed before, gives up much more.
+func TestWhatGoesDoesNotWaitForSibling(t *testing.T) {
+	large := func(clusterIP int) *corev1.Service {
+		return newService(named("shop", "large", clusterIP), manyPorts, annotated("lb-algorithm", "maglev"),
+			func(s *corev1.Service) {
+				for i := range 900 {
+					s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("203.0.%d.%d", i/250, 1+i%250))
+				}
+			})
+	}
+	for _, owed := range []time.Duration{0, time.Minute} {
+		now := started
+		tr := newStopped(&now, Config{}, func(tr *Tracker) {
+			must(t, tr.SetService(newService()))
+			must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1", "10.0.0.2")...)))
+			must(t, tr.SetService(large(1)))
+			slice := withEndpoints(20)
+			slice.Name, slice.Labels = "large-1", map[string]string{discoveryv1.LabelServiceName: "large"}
+			must(t, tr.SetSlice(slice))
+		})
+		tr.Charge("shop", owed)
+		must(t, tr.SetService(large(2)))
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1")...)))
+		at := func(p *ServicePort) bool { return p.ID.Service == "web" && len(p.Cluster) == 1 }
+		takes := 1
+		for !slices.ContainsFunc(tr.Take().Changed, at) {
+			takes++
+		}
+		if takes > 2 {
+			t.Errorf("%v of work: the endpoint goes with Take number %d", owed, takes)
+		}
+	}
+}
+
 // TestSmallServicesGoFirst: a Service that is deleted does not wait until a larger one has gone.
 func TestSmallServicesGoFirst(t *testing.T) {
 	now := started

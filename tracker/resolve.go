@@ -113,6 +113,10 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, rest bool, now ti
 	} else if n.recount {
 		d.leaveOut(now, now.Add(-1))
 	}
+	if rest { // as with namespaces: the Services that come last otherwise come first
+		slices.Reverse(n.dirty)
+		defer func() { slices.Reverse(n.dirty) }()
+	}
 	left := n.dirty[:0]
 	n.rests = !s.adds && !rest
 	for i, e := range n.dirty {
