@@ -57,6 +57,8 @@ type Cleaner struct {
 
 	mu     sync.Mutex
 	states map[mapID]*mapState
+
+	jobs map[mapID]*job // under way; Run's goroutine owns it
 }
 
 type mapID struct {
@@ -210,24 +212,35 @@ func (c *Cleaner) used(id mapID) bool {
 	return len(c.state(id).groups) > 0
 }
 
-// clean reads the maps that may have wrong entries. left says that some have to be read again.
+// clean reads the maps that may have wrong entries, and has a few entries of each changed: a map of one namespace can
+// have 100,000 wrong entries, and others do not wait for that. What is left to change comes with the next call, for
+// which it wakes Run. left says that some maps have to be read again.
 func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
+	before := c.jobs
+	c.jobs = make(map[mapID]*job)
 	for _, f := range nft.Families {
 		for _, set := range c.maps(f) {
-			job, ok := c.begin(mapID{f, set.Name})
-			if !ok {
+			id := mapID{f, set.Name}
+			j := before[id]
+			if j == nil {
+				j = c.begin(id)
+			}
+			if j == nil {
 				continue
 			}
-			var stale int
 			if err == nil {
-				stale, err = c.cleanMap(ctx, f, set, job)
+				err = c.cleanMap(ctx, f, set, j)
 			}
-			if err != nil {
-				c.postpone(job)
+			switch {
+			case err != nil:
+				c.postpone(j)
 				left = true
-				continue
+			case len(j.changes) > 0:
+				c.jobs[id] = j
+				c.wake.Notify()
+			default:
+				left = c.finish(j) || left
 			}
-			left = c.finish(job, stale) || left
 		}
 	}
 	noFailure := ctx.Err() != nil || errors.Is(err, ErrTablesUnknown)
@@ -238,35 +251,39 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 	return left, err
 }
 
-// A job is one reading of a map.
+// A job is one reading of a map, and what it has found.
 type job struct {
 	id         mapID
 	began      time.Time
 	newTimeout map[uint32]bool
 	fresh      map[uint32]bool
+
+	read    bool
+	changes []affinity.EntryChange // that are not committed yet
+	stale   int                    // how many entries named no member
 }
 
-// begin starts a reading if a map needs one. Commits from now on ask for another one.
-func (c *Cleaner) begin(id mapID) (j job, ok bool) {
+// begin starts a reading if a map needs one; nil if it does not. Commits from now on ask for another one.
+func (c *Cleaner) begin(id mapID) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.state(id)
 	if !m.read {
-		return j, false
+		return nil
 	}
 	m.read = false
-	j = job{id, time.Now(), make(map[uint32]bool), make(map[uint32]bool)}
+	j := &job{id: id, began: time.Now(), newTimeout: make(map[uint32]bool), fresh: make(map[uint32]bool)}
 	for n, g := range m.groups { // a Service may have 10,000, of which none has either
 		if g.newTimeout || g.fresh {
 			j.newTimeout[n], j.fresh[n] = g.newTimeout, g.fresh
 			g.newTimeout, g.fresh = false, false
 		}
 	}
-	return j, true
+	return j
 }
 
 // postpone has a map read again after a failure.
-func (c *Cleaner) postpone(j job) {
+func (c *Cleaner) postpone(j *job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.state(j.id)
@@ -278,52 +295,50 @@ func (c *Cleaner) postpone(j job) {
 
 // finish ends a reading and says whether the map has to be read again. A reading can miss entries that packets make
 // meanwhile: the last one begins a second after the commit or later, and finds none that are wrong.
-func (c *Cleaner) finish(j job, stale int) (again bool) {
+func (c *Cleaner) finish(j *job) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.state(j.id)
-	again = stale > 0 || j.began.Sub(m.since) < settling
+	again = j.stale > 0 || j.began.Sub(m.since) < settling
 	m.read = m.read || again
 	return again
 }
 
-// cleanMap removes the wrong entries of one map. stale is how many entries named no member.
-func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j job) (stale int, err error) {
-	held, err := c.reader.Elements(ctx, f, set)
-	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read affinity map %s: %w", set.Name, err)
-	}
-	changes, stale := affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) (affinity.Group, affinity.List) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.group(j.id, n)
-	}, j.newTimeout, j.fresh)
-	for len(changes) > 0 {
-		n, began := min(perBatch, len(changes)), time.Now()
-		still, err := c.unchanged(ctx, f, set, changes[:n])
-		if err == nil && len(still) > 0 {
-			err = c.commit(ctx, func() []nft.Op { return affinity.Ops(f, set, c.withoutMembers(j.id, still)) })
+// cleanMap reads a map, if the job has not done that, and has the first wrong entries changed.
+func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j *job) error {
+	if !j.read {
+		held, err := c.reader.Elements(ctx, f, set)
+		if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
+			return nil
 		}
-		switch {
-		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
-		case err != nil:
-			if errors.Is(err, unix.ENOENT) {
-				if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
-					return 0, nil
-				}
-			}
-			return 0, err
-		default:
-			changes = changes[n:]
+		if err != nil {
+			return fmt.Errorf("read affinity map %s: %w", set.Name, err)
 		}
-		if len(changes) > 0 && !retry.Pause(ctx, retry.Rest(time.Since(began))) {
-			return 0, ctx.Err()
-		}
+		j.changes, j.stale = affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) (affinity.Group, affinity.List) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.group(j.id, n)
+		}, j.newTimeout, j.fresh)
+		j.read = true
 	}
-	return stale, nil
+	n := min(perBatch, len(j.changes))
+	still, err := c.unchanged(ctx, f, set, j.changes[:n])
+	if err == nil && len(still) > 0 {
+		err = c.commit(ctx, func() []nft.Op { return affinity.Ops(f, set, c.withoutMembers(j.id, still)) })
+	}
+	switch {
+	case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
+			j.changes, j.stale = nil, 0
+			return nil
+		}
+		return err
+	case err == nil:
+		j.changes = j.changes[n:]
+	}
+	return err
 }
 
 // unchanged returns the changes whose entries are still as they were read. A change of another one would fail a

@@ -315,6 +315,63 @@ func TestEntriesWithoutGroupGo(t *testing.T) {
 	})
 }
 
+// twoMaps is a Reader of two maps with entries of their own.
+type twoMaps struct {
+	*entryTable
+	second *entryTable
+}
+
+var secondMap = (&affinity.Settings{Family: nft.IP, Size: mapSize}).Map(layout.AffinityMap(groupNumber + 2))
+
+func (m *twoMaps) of(s *nft.Set) *entryTable {
+	if s == secondMap {
+		return m.second
+	}
+	return m.entryTable
+}
+
+func (m *twoMaps) Elements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
+	return m.of(s).Elements(ctx, f, s)
+}
+
+func (m *twoMaps) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (nft.Element, bool, error) {
+	return m.of(s).Lookup(ctx, f, s, key)
+}
+
+// TestMapsDoNotWaitForEachOther: while many entries of one map go, an endpoint leaves that has an entry in another map.
+// That entry goes with the next batches, and not after those of the first map.
+func TestMapsDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &twoMaps{newEntryTable(), newEntryTable()}
+		k.put(0, 40*perBatch, leaves)
+		c := New(k, func(f nft.Family) []*nft.Set {
+			return map[nft.Family][]*nft.Set{nft.IP: {entryMap, secondMap}}[f]
+		}, zap.NewNop())
+		go c.Run(t.Context())
+		c.Committed(left(stays))
+		const when = 5 // batches of the first map
+		batches, waited := 0, 0
+		for len(k.entries)+len(k.second.entries) > 0 {
+			serve(t.Context(), c, func(ops []nft.Op) error {
+				if ops[0].Set == secondMap {
+					waited = batches - when
+					return k.second.commit(ops)
+				}
+				if batches++; batches == when {
+					k.second.put(0, 1, leaves)
+					changes := left(stays)
+					changes.Lists[0].Map = secondMap.Name
+					c.Committed(changes)
+				}
+				return k.commit(ops)
+			})
+		}
+		if waited > 1 || batches != 40 {
+			t.Errorf("the entry waited for %d of %d batches", waited, batches)
+		}
+	})
+}
+
 // TestFullMapMakesRoom: of a map that is nearly full, a quarter becomes free for new clients. It is found at the next
 // look: after ten seconds, or a minute if the kernel does not count entries.
 func TestFullMapMakesRoom(t *testing.T) {
