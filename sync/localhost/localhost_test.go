@@ -316,6 +316,72 @@ func TestProxyIsBounded(t *testing.T) {
 	}
 }
 
+// full returns an endpoint that does not answer: its queue of connections is full.
+func (at address) full(t *testing.T) netip.AddrPort {
+	t.Helper()
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
+	if err != nil {
+		t.Skipf("no loopback address: %v", err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	raw, err := listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		conn, err := net.DialTimeout("tcp", listener.Addr().String(), 100*time.Millisecond)
+		if err != nil {
+			return listener.Addr().(*net.TCPAddr).AddrPort()
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+}
+
+// TestAttemptEndsWithItsConnection: an attempt to reach an endpoint ends when the connection for which it is made
+// gives its place to another one. Otherwise clients could use up all files.
+func TestAttemptEndsWithItsConnection(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		const clients, most = 50, 2
+		number := at.freePort(t)
+		port := at.servicePort("web", number, at.full(t), at.full(t), at.full(t))
+		files := func() int {
+			list, err := os.ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		p := newProxy(ctx, []netip.Addr{at.Addr}, zap.NewNop(), most, 10)
+		p.Apply(changed(port))
+		var before int
+		for i := range clients {
+			lab.Eventually(t, "a connection", func() bool {
+				conn, err := net.Dial("tcp", netip.AddrPortFrom(at.Addr, number).String())
+				if err == nil {
+					t.Cleanup(func() { conn.Close() })
+				}
+				return err == nil
+			})
+			if i == 0 {
+				before = files()
+			}
+		}
+		// A client has a file here as well. The connections in the pool have two, and one of them is in before.
+		want := before + clients + 2*most
+		for deadline := time.Now().Add(2 * dialTimeout); files() > want; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d files, want %d", files(), want)
+			}
+		}
+	})
+}
+
 // TestBounds: connections get a sixteenth of the files, 1,024 at most, and node ports a quarter.
 func TestBounds(t *testing.T) {
 	for _, tt := range []struct {

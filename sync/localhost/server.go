@@ -87,17 +87,31 @@ func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 		if err != nil {
 			return errors.Join(err, listener.Close())
 		}
-		go s.forward(node, conn.(*net.TCPConn), s.pool.Add(conn))
+		ctx, stop := context.WithCancel(node)
+		go s.forward(ctx, conn.(*net.TCPConn), s.pool.Add(&stopping{conn, stop}))
 	}
 }
 
+// A stopping connection is one of a client. When the pool closes it, an attempt to reach an endpoint for it ends, too:
+// that has a file as well.
+type stopping struct {
+	net.Conn
+	stop context.CancelFunc
+}
+
+// Close closes the connection.
+func (c *stopping) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
 // forward connects a client to an endpoint and copies until both sides are done. Closing pooled closes
-// client, and gives its place to others.
+// client, ends ctx, and gives its place to others.
 func (s *server) forward(ctx context.Context, client *net.TCPConn, pooled net.Conn) {
 	defer pooled.Close()
 	endpoint, err := s.dial(ctx)
 	if err != nil {
-		if s.logged("no endpoint") {
+		if ctx.Err() == nil && s.logged("no endpoint") {
 			s.log.Warn("no endpoint answers", zap.Stringer("address", s.at), zap.Error(err))
 		}
 		client.SetLinger(0) // sends a reset, as for a refused connection
