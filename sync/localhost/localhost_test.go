@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -75,6 +76,7 @@ func (at address) freePort(t *testing.T) uint16 {
 }
 
 func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	return &tracker.ServicePort{PortSpec: &tracker.PortSpec{
 		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.FamilyOf(at.Addr)},
 		UID:      name,
@@ -438,7 +440,29 @@ func TestWeightedOrder(t *testing.T) {
 			t.Errorf("endpoint %d comes first in %.3f of the draws, want %.1f", i, got, want)
 		}
 	}
-	if order := weightedOrder(3, nil); len(order) != 3 {
-		t.Errorf("order %d", order)
+	for n := range 5 {
+		order := weightedOrder(n, nil)
+		if slices.Sort(order); len(order) != min(n, attempts) || len(slices.Compact(order)) != min(n, attempts) {
+			t.Errorf("order %d of %d", order, n)
+		}
+	}
+}
+
+// TestConnectionsToManyEndpoints: what a connection allocates does not depend on how many endpoints there are.
+func TestConnectionsToManyEndpoints(t *testing.T) {
+	allocated := func(endpoints int) float64 {
+		s := &server{port: address{netip.IPv6Loopback()}.servicePort("web", 30080)}
+		for _, addr := range lab.Addresses(netip.MustParseAddr("10.8.0.1"), endpoints) {
+			s.port.Cluster = append(s.port.Cluster, netip.AddrPortFrom(addr, 0))
+		}
+		s.port.TargetPort = 80
+		return testing.AllocsPerRun(10, func() {
+			if list := s.candidates(time.Now()); len(list) != attempts {
+				t.Errorf("candidates %v", list)
+			}
+		})
+	}
+	if few, many := allocated(10), allocated(1000); many > few {
+		t.Errorf("%v allocations with 1000 endpoints, %v with 10", many, few)
 	}
 }

@@ -152,35 +152,41 @@ func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
 
 // candidates lists the endpoints to try, in an order that chance makes, with their weights. A hash does
 // not choose here: all clients have one address.
-func (s *server) candidates(now time.Time) []netip.AddrPort {
+func (s *server) candidates(now time.Time) (list []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]netip.AddrPort, 0, attempts)
+	all := tracker.Served{List: s.port.Cluster, Port: s.port.TargetPort}
+	if now.Before(s.until) && all.Has(s.pinned) {
+		list = append(list, s.pinned)
+	}
 	for _, i := range weightedOrder(len(s.port.Cluster), s.port.ClusterWeights) {
 		ep := s.port.Endpoints(s.port.Cluster[i : i+1])[0]
-		switch {
-		case ep == s.pinned && now.Before(s.until):
-			list = append([]netip.AddrPort{ep}, list...)
-		default:
+		if len(list) < attempts && !slices.Contains(list, ep) {
 			list = append(list, ep)
 		}
 	}
-	return list[:min(attempts, len(list))]
+	return list
 }
 
-// weightedOrder is a random order of n endpoints in which each is the first one as often as its weight
-// says: the shortest of waiting times whose rates are the weights comes first. Nil weights are equal.
-func weightedOrder(n int, weights []uint16) []int {
-	order := rand.Perm(n)
+// weightedOrder returns the first endpoints of a random order of n, as many as there are attempts. Each is the first
+// one as often as its weight says: the shortest of waiting times whose rates are the weights comes first. Nil weights
+// are equal: of 100,000 endpoints, only those are looked at that are returned.
+func weightedOrder(n int, weights []uint16) (order []int) {
 	if weights == nil {
+		for len(order) < min(attempts, n) {
+			if i := rand.IntN(n); !slices.Contains(order, i) {
+				order = append(order, i)
+			}
+		}
 		return order
 	}
-	times := make([]float64, n)
+	times := make([]float64, len(weights))
 	for i := range times {
 		times[i] = rand.ExpFloat64() / float64(weights[i])
+		order = append(order, i)
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(times[a], times[b]) })
-	return order
+	return order[:min(attempts, n)]
 }
 
 // pin records the endpoint of the node's connection, if the Service has session affinity.
