@@ -204,9 +204,10 @@ func readAnnotations[T any](table []annotation[T], of map[string]string, setting
 			continue
 		}
 		field, value := "metadata.annotations["+printable(key)+"]", of[key]
-		i := slices.IndexFunc(table, func(a annotation[T]) bool { return AnnotationPrefix+a.name == key })
+		name := strings.TrimPrefix(key, AnnotationPrefix)
+		i := slices.IndexFunc(table, func(a annotation[T]) bool { return a.name == name })
 		if i < 0 {
-			r.add(field, "%s", unknownAnnotation(r.kind, key))
+			r.add(field, "%s", unknownAnnotation{r.kind, key})
 			continue
 		}
 		if number, ok := table[i].parse(value); ok {
@@ -217,21 +218,24 @@ func readAnnotations[T any](table []annotation[T], of map[string]string, setting
 	}
 }
 
-// unknownAnnotation returns the reason why objects of this kind cannot have a key.
-func unknownAnnotation(kind, key string) string {
+// An unknownAnnotation is a key that objects of a kind cannot have. An object may have 15,000 of them.
+type unknownAnnotation struct{ kind, key string }
+
+// String returns the reason.
+func (u unknownAnnotation) String() string {
 	var known []string
 	for _, a := range Annotations() {
 		switch {
-		case a.Kind == kind:
+		case a.Kind == u.kind:
 			known = append(known, a.Key)
-		case a.Key == key:
+		case a.Key == u.key:
 			return "belongs to objects of kind " + a.Kind + "; it is ignored"
 		}
 	}
 	if len(known) == 0 {
-		return "is not known; objects of kind " + kind + " have no annotations of kube-nft"
+		return "is not known; objects of kind " + u.kind + " have no annotations of kube-nft"
 	}
-	return "is not known; objects of kind " + kind + " can have " + Enumerate(known)
+	return "is not known; objects of kind " + u.kind + " can have " + Enumerate(known)
 }
 
 // parse returns the index of a word, or a number. Numbers have one spelling.

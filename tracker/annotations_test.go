@@ -272,6 +272,27 @@ func TestAnnotationsAreDocumented(t *testing.T) {
 	}
 }
 
+// TestManyUnknownAnnotations: a Service may have 15,000 of them, and only the first are reported. The others take
+// little: no text is made for them.
+func TestManyUnknownAnnotations(t *testing.T) {
+	allocated := func(n int) float64 {
+		annotations := make(map[string]string)
+		for i := range n {
+			annotations[fmt.Sprint(AnnotationPrefix, "x", i)] = ""
+		}
+		return testing.AllocsPerRun(10, func() {
+			refused := &invalidFields{kind: "Service"}
+			readAnnotations(serviceAnnotations, annotations, new(Settings), refused)
+			if got := len(refused.list) + refused.left; got != n {
+				t.Errorf("%d annotations refused, want %d", got, n)
+			}
+		})
+	}
+	if each := (allocated(1100) - allocated(100)) / 1000; each > 10 {
+		t.Errorf("%.1f allocations for each unknown annotation", each)
+	}
+}
+
 // FuzzAnnotations puts hostile keys and values on a Service and an EndpointSlice.
 func FuzzAnnotations(f *testing.F) {
 	for _, a := range Annotations() {
