@@ -298,27 +298,31 @@ func (s *suspect) verdicts(now time.Time) (list []verdict) {
 			}
 		}
 	}
+	// The endpoint that has answered a new connection last, and the last other one: the port may have 100,000.
+	var last, other netip.AddrPort
+	for endpoint, at := range s.answered {
+		switch {
+		case at.After(s.answered[last]):
+			last, other = endpoint, last
+		case at.After(s.answered[other]):
+			other = endpoint
+		}
+	}
 	for endpoint, c := range against {
 		enough := len(c.clients) > 1 || s.out[endpoint] != nil
 		for client, n := range c.clients {
 			enough = enough || n >= 3 && !s.several && s.fresh == client
 		}
-		if enough && s.siblingAnswered(endpoint, c.oldest) {
+		sibling := last
+		if sibling == endpoint {
+			sibling = other
+		}
+		if enough && s.answered[sibling].After(c.oldest) {
 			list = append(list, verdict{endpoint, len(c.clients), c.connections})
 		}
 	}
 	slices.SortFunc(list, func(a, b verdict) int { return a.endpoint.Compare(b.endpoint) })
 	return list
-}
-
-// siblingAnswered reports whether another endpoint has answered a new connection since.
-func (s *suspect) siblingAnswered(endpoint netip.AddrPort, since time.Time) bool {
-	for other, at := range s.answered {
-		if other != endpoint && at.After(since) {
-			return true
-		}
-	}
-	return false
 }
 
 // mayLeave reports whether one of the lists of the port can do without an endpoint: at most half of a list is left out.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/conntrack"
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -753,6 +755,42 @@ func TestManyServicesAsk(t *testing.T) {
 	}
 	if table.reads != 3+2 || len(w.suspects) != services || len(w.Endpoints()) > 0 {
 		t.Errorf("%d readings, %d suspects, %v", table.reads, len(w.suspects), w.Endpoints())
+	}
+}
+
+// TestManyAnswersAndSuspicions: the time to find endpoints that do not answer is no product of their number and of the
+// number of those that have answered.
+func TestManyAnswersAndSuspicions(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now := time.Now()
+	took := func(silent int) time.Duration {
+		s := newSuspect(&tracker.ServicePort{})
+		s.begin()
+		s.compares = true
+		for n := range 50_000 {
+			s.answered[endpointAt(n)] = now.Add(-time.Minute)
+		}
+		for n := range silent {
+			endpoint := netip.AddrPortFrom(endpointAt(n).Addr(), 9999)
+			for from := range 2 {
+				id := synID{uint32(2*n + from), endpoint}
+				s.syns[id] = &syn{client: clientAt(from), first: now.Add(-3 * time.Second), last: now}
+				s.clients[clientAt(from)] = &client{answered: true}
+			}
+		}
+		shortest := time.Hour
+		for range 5 {
+			began := proxysync.ThreadTime()
+			if list := s.verdicts(now); len(list) > 0 {
+				t.Errorf("%d endpoints are to be left out although no other one answers", len(list))
+			}
+			shortest = min(shortest, proxysync.ThreadTime()-began)
+		}
+		return shortest
+	}
+	if few, many := took(50), took(500); many > 4*few {
+		t.Errorf("%v for 500 endpoints that do not answer, %v for 50", many, few)
 	}
 }
 
