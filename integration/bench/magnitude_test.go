@@ -62,7 +62,7 @@ func TestManyEndpointsInKernel(t *testing.T) {
 			ruleset.Committed()
 			committed := time.Now()
 			endpoints := uint64(tt.services * tt.slices * sliceSize)
-			if got := len(ruleset.Want()[nft.IP].Sets["endpoints-tcp"].Map); got < int(endpoints) {
+			if got := batch.ElementCount(); got < int(endpoints) {
 				t.Errorf("%d elements for %d endpoints", got, endpoints)
 			}
 			batch = nft.Batch{}
