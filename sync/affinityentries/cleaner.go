@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -160,6 +161,10 @@ const (
 	perBatch = 100
 )
 
+// mostChanges is how many wrong entries of a map are kept at most: 160 MB for 128 full maps. The next reading finds the
+// others. Tests lower it.
+var mostChanges = 10_000
+
 // Run cleans up until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
 	began := time.Now()
@@ -223,13 +228,15 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 			id := mapID{f, set.Name}
 			j := before[id]
 			if j == nil {
-				j = c.begin(id)
-			}
-			if j == nil {
-				continue
+				if j = c.begin(id); j == nil {
+					continue
+				}
+				if err == nil {
+					err = c.read(ctx, f, set, j)
+				}
 			}
 			if err == nil {
-				err = c.cleanMap(ctx, f, set, j)
+				err = c.change(ctx, f, set, j)
 			}
 			switch {
 			case err != nil:
@@ -237,6 +244,9 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 				left = true
 			case len(j.changes) > 0:
 				c.jobs[id] = j
+				c.wake.Notify()
+			case j.more:
+				c.postpone(j)
 				c.wake.Notify()
 			default:
 				left = c.finish(j) || left
@@ -258,8 +268,8 @@ type job struct {
 	newTimeout map[uint32]bool
 	fresh      map[uint32]bool
 
-	read    bool
-	changes []affinity.EntryChange // that are not committed yet
+	changes []affinity.EntryChange // that are not committed yet, mostChanges at first
+	more    bool                   // there are others, which another reading finds
 	stale   int                    // how many entries named no member
 }
 
@@ -282,7 +292,7 @@ func (c *Cleaner) begin(id mapID) *job {
 	return j
 }
 
-// postpone has a map read again after a failure.
+// postpone has a map read again for what a reading has not brought about.
 func (c *Cleaner) postpone(j *job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,23 +314,28 @@ func (c *Cleaner) finish(j *job) (again bool) {
 	return again
 }
 
-// cleanMap reads a map, if the job has not done that, and has the first wrong entries changed.
-func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j *job) error {
-	if !j.read {
-		held, err := c.reader.Elements(ctx, f, set)
-		if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read affinity map %s: %w", set.Name, err)
-		}
-		j.changes, j.stale = affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) (affinity.Group, affinity.List) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.group(j.id, n)
-		}, j.newTimeout, j.fresh)
-		j.read = true
+// read finds the wrong entries of a map.
+func (c *Cleaner) read(ctx context.Context, f nft.Family, set *nft.Set, j *job) error {
+	held, err := c.reader.Elements(ctx, f, set)
+	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("read affinity map %s: %w", set.Name, err)
+	}
+	j.changes, j.stale = affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) (affinity.Group, affinity.List) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.group(j.id, n)
+	}, j.newTimeout, j.fresh)
+	if j.more = len(j.changes) > mostChanges; j.more {
+		j.changes = slices.Clone(j.changes[:mostChanges])
+	}
+	return nil
+}
+
+// change has the first wrong entries changed that a reading has found.
+func (c *Cleaner) change(ctx context.Context, f nft.Family, set *nft.Set, j *job) error {
 	n := min(perBatch, len(j.changes))
 	still, err := c.unchanged(ctx, f, set, j.changes[:n])
 	if err == nil && len(still) > 0 {
@@ -331,7 +346,7 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j *j
 		return nil
 	case errors.Is(err, unix.ENOENT):
 		if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
-			j.changes, j.stale = nil, 0
+			j.changes, j.more, j.stale = nil, false, 0
 			return nil
 		}
 		return err

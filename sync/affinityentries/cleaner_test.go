@@ -417,6 +417,32 @@ func TestTimeoutOfEntries(t *testing.T) {
 	})
 }
 
+// TestReadingKeepsFewChanges: what is wrong beyond mostChanges is found by further readings, also new timeouts, which no
+// commit asks for again.
+func TestReadingKeepsFewChanges(t *testing.T) {
+	defer func(most int) { mostChanges = most }(mostChanges)
+	mostChanges = 250
+	synctest.Test(t, func(t *testing.T) {
+		k := newEntryTable()
+		c := k.run(t)
+		c.Committed(members(stays, leaves))
+		k.put(0, 600, leaves)
+		k.put(600, 1000, stays)
+		slower := left(stays)
+		slower.Groups[0].Timeout = 2 * time.Hour
+		c.Committed(slower)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		k.check(t, 1000, 0)
+		entries, _ := k.Elements(t.Context(), nft.IP, entryMap)
+		for _, e := range entries {
+			if e.Life.Timeout != 2*time.Hour {
+				t.Fatalf("an entry lives %+v", e.Life)
+			}
+		}
+	})
+}
+
 // An overtakenReader looks entries up, and has packets replace one of them at once.
 type overtakenReader struct {
 	*kernel.Client
