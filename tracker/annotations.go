@@ -218,7 +218,8 @@ func readAnnotations[T any](table []annotation[T], of map[string]string, setting
 	}
 }
 
-// An unknownAnnotation is a key that objects of a kind cannot have. An object may have 15,000 of them.
+// An unknownAnnotation is a key that objects of a kind cannot have. An object may have 15,000 of them, so that String
+// makes the text of those that are reported alone.
 type unknownAnnotation struct{ kind, key string }
 
 // String returns the reason.

@@ -119,7 +119,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	if stays {
 		to = have
 	}
-	if !have.shares() && to.shares() { // all endpoints are written again when the list becomes long
+	if s.adds && !have.shares() && to.shares() { // all endpoints are written again when the list becomes long
 		s.left = max(s.left-have.size(), min(s.left, 1+mostWork/4))
 	}
 	s.setEndpoints(&next, have, to, stays)

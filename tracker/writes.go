@@ -86,18 +86,22 @@ func (p *ServicePort) size() int {
 // entries may name.
 func (p *ServicePort) each() (each price) {
 	each = price{comes: 1, goes: 1}
+	shares := p.shares()
 	switch longest := max(len(p.Cluster), len(p.Local)); {
 	case longest == 0:
 	case p.hashes():
 		each.goes = 1 + 2*maglev.Size(longest)/longest
-		if !p.shares() || maglev.Size(longest) < CommitElements { // the table is not staged
+		if !shares || maglev.Size(longest) < CommitElements { // the table is not staged
 			each.comes = each.goes
 		}
 	case p.Weighted():
 		places := maglev.PlacesEach(longest)
 		each = price{comes: places, goes: places}
 	}
-	lists, others := p.lists(), 0
+	lists, others := p.Frontends(), 0
+	if shares {
+		lists = 1
+	}
 	if p.Affinity != 0 {
 		others++
 	}
@@ -112,20 +116,11 @@ func (p *ServicePort) eachFrontend() int {
 	if p.shares() {
 		return 1
 	}
-	return 1 + (len(p.Cluster)+len(p.Local))*p.each().comes/p.lists()
-}
-
-// lists returns how often the tables have the endpoint lists of a port, at most: with weights an endpoint may have
-// several places in a list, so that frontends share shorter ones, too.
-func (p *ServicePort) lists() int {
-	if p.shares() {
-		return 1
-	}
-	return p.Frontends()
+	return 1 + (len(p.Cluster)+len(p.Local))*p.each().comes/p.Frontends()
 }
 
 // shares reports whether the tables have the endpoint lists of a port once, in maps of their own, and not with each
-// frontend.
+// frontend. It may be false where they do: with weights an endpoint may have several places in a list.
 func (p *ServicePort) shares() bool {
 	places := 0
 	for _, length := range []int{len(p.Cluster), len(p.Local)} {
