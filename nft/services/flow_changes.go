@@ -23,6 +23,12 @@ func (s *program) connections() connections {
 	return connections{s.serving, tracker.MemoryOf(s.sources), s.takes(), s.serves(), s.reset}
 }
 
+// sameConnections reports whether s and o mean the same for connections.
+func (s *program) sameConnections(o *program) bool {
+	return s.serving.Same(o.serving) && tracker.SameMemory(s.sources, o.sources) && s.takes() == o.takes() &&
+		s.serves() == o.serves() && s.reset == o.reset
+}
+
 // takes says whose packets do not go where they would go without the frontend, because they are translated or refused:
 // 0 no client's, 1 those of pods and of the node, 2 all.
 func (s *program) takes() uint8 {

@@ -256,12 +256,10 @@ func (fr *familyRules) reach(state *frontendState, want program) {
 
 // touch notes that a frontend is about to do what a program says.
 func (fr *familyRules) touch(state *frontendState, want *program) {
-	have := &state.shown
-	if state.touched || have.id == want.id && have.reset == want.reset && have.takes() == want.takes() &&
-		have.serves() == want.serves() && have.serving.Same(want.serving) && tracker.SameMemory(have.sources, want.sources) {
+	if state.touched || state.shown.id == want.id && state.shown.sameConnections(want) {
 		return
 	}
-	state.touched, state.before = true, have.connections()
+	state.touched, state.before = true, state.shown.connections()
 	fr.touchedFrontends = append(fr.touchedFrontends, state)
 }
 

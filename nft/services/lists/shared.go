@@ -12,9 +12,8 @@ import (
 )
 
 // A Shared holds the endpoint lists of a Service port once, under a number, where other Service ports have them under
-// each frontend. What a Service costs is so
-// in proportion to its frontends and its endpoints, and not to their product: 2,000 external IPs
-// and 500 endpoints, 49 KB of objects, were 1,002,508 elements.
+// each frontend. So a Service costs in proportion to its frontends and its endpoints, and not to their product: 2,000
+// external IPs and 500 endpoints, 49 KB of objects, were 1,002,508 elements.
 //
 // Its chains hold the number, so they belong to the port. For each element that comes into a map the
 // kernel goes through all rules that look something up there, and walks over the map for each such
