@@ -33,7 +33,7 @@ type serviceName struct {
 func newWorld(t testing.TB, seed uint64) *world {
 	places := manyPlaces
 	t.Cleanup(func() { manyPlaces = places })
-	manyPlaces = []int{10, 600, 2500}[seed%3]
+	manyPlaces = []int{10, 600, tracker.JointFrom}[seed%3]
 	return &world{random: rand.New(rand.NewPCG(seed, 7)), ports: make(map[tracker.PortID]*tracker.ServicePort),
 		ranges: make(map[serviceName][]netip.Prefix),
 	}
