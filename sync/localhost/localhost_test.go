@@ -34,14 +34,21 @@ func inBothFamilies(t *testing.T, test func(t *testing.T, at address)) {
 	}
 }
 
-// endpoint starts a server that answers what it is sent with its name before it.
-func (at address) endpoint(t *testing.T, name string) netip.AddrPort {
+// listen listens at any port. Without the address, as on a machine without IPv6, it skips the test.
+func (at address) listen(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
 	if err != nil {
 		t.Skipf("no loopback address: %v", err)
 	}
 	t.Cleanup(func() { listener.Close() })
+	return listener
+}
+
+// endpoint starts a server that answers what it is sent with its name before it.
+func (at address) endpoint(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	listener := at.listen(t)
 	lab.Serve(listener, func(conn net.Conn) {
 		text, _ := io.ReadAll(conn)
 		fmt.Fprintf(conn, "%s: %s", name, text)
@@ -321,11 +328,7 @@ func TestProxyIsBounded(t *testing.T) {
 // full returns an endpoint that does not answer: its queue of connections is full.
 func (at address) full(t *testing.T) netip.AddrPort {
 	t.Helper()
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
-	if err != nil {
-		t.Skipf("no loopback address: %v", err)
-	}
-	t.Cleanup(func() { listener.Close() })
+	listener := at.listen(t)
 	raw, err := listener.(*net.TCPListener).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +377,8 @@ func TestAttemptEndsWithItsConnection(t *testing.T) {
 				before = files()
 			}
 		}
-		// A client has a file here as well. The connections in the pool have two, and one of them is in before.
+		// A client has a file here as well. The connections in the pool have two, and one of them is in before. Attempts
+		// that nothing ends last longer than this deadline: three times dialTimeout.
 		want := before + clients + 2*most
 		for deadline := time.Now().Add(2 * dialTimeout); files() > want; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
