@@ -417,8 +417,8 @@ func TestTimeoutOfEntries(t *testing.T) {
 	})
 }
 
-// TestReadingKeepsFewChanges: what is wrong beyond mostChanges is found by further readings, also new timeouts, which no
-// commit asks for again.
+// TestReadingKeepsFewChanges: further readings find what is wrong beyond mostChanges, also new timeouts, for which no
+// commit asks again.
 func TestReadingKeepsFewChanges(t *testing.T) {
 	defer func(most int) { mostChanges = most }(mostChanges)
 	mostChanges = 250
