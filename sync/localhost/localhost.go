@@ -46,8 +46,8 @@ const (
 
 // A Proxy serves TCP node ports at loopback addresses. Make it with NewProxy.
 //
-// All its clients have one address. If they open more connections than it may have, the oldest
-// connection to the node port that has most of them ends.
+// All its clients have one address. If they open more connections than it may have, the oldest connection to the node
+// port that has most of them ends, in the namespace that has most of them.
 type Proxy struct {
 	ctx   context.Context
 	log   *zap.Logger
@@ -80,12 +80,13 @@ func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connecti
 	makeRoom := func(victim net.Conn) {
 		if full.Report("") {
 			log.Warn("node ports at localhost have too many connections: "+
-				"closing the oldest connection of the busiest node port for each new one",
+				"closing the oldest connection of the busiest namespace for each new one",
 				zap.Stringer("node_port", victim.LocalAddr()), zap.Int("connections", connections))
 		}
 	}
 	p := &Proxy{
-		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr), pool: web.NewPortPool(connections, makeRoom),
+		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr),
+		pool:    web.NewOwnedPool(connections, ownerOf, makeRoom),
 		most:    ports,
 		lines:   &quota.Quota{Interval: time.Minute, PerNamespace: linesPerNamespace, Total: linesTotal},
 		places:  make(map[tracker.PortID]place),

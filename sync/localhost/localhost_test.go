@@ -232,7 +232,7 @@ func TestPortInUse(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		s := &server{log: zap.New(core), lines: &quota.Quota{Interval: time.Minute}, at: netip.AddrPortFrom(at.Addr, number),
-			stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
+			stop: stop, pool: web.NewOwnedPool(10, ownerOf, nil), retry: time.Millisecond}
 		s.set(at.servicePort("web", number, at.endpoint(t, "a")))
 		go s.run(ctx, ctx)
 		told := func() int { return logs.FilterMessage("node port is not served at localhost").Len() }
@@ -277,19 +277,23 @@ func TestLogOfNodePortsWithoutEndpointsIsLimited(t *testing.T) {
 	})
 }
 
-// TestProxyIsBounded: who opens too many connections to a node port ends the oldest of them, and none to
-// another node port.
+// TestProxyIsBounded: too many connections to the node ports of a namespace end the oldest of them, and none of another
+// namespace, which has more connections to its one node port.
 func TestProxyIsBounded(t *testing.T) {
 	at := address{netip.IPv6Loopback()}
 	const most = 6
-	a, b := at.freePort(t), at.freePort(t)
+	a, b := []uint16{at.freePort(t), at.freePort(t), at.freePort(t), at.freePort(t)}, at.freePort(t)
 	core, logs := observer.New(zap.WarnLevel)
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	p := newProxy(ctx, []netip.Addr{at.Addr}, zap.New(core), most, 2)
-	p.Apply(changed(at.servicePort("a", a, at.endpoint(t, "a"))))
-	p.Apply(changed(at.servicePort("b", b, at.endpoint(t, "b"))))
-	at.eventually(t, a, answers("a: hello"))
+	p := newProxy(ctx, []netip.Addr{at.Addr}, zap.New(core), most, len(a)+1)
+	for _, number := range a {
+		p.Apply(changed(at.servicePort(fmt.Sprint("a", number), number, at.endpoint(t, "a"))))
+		at.eventually(t, number, answers("a: hello"))
+	}
+	neighbour := at.servicePort("b", b, at.endpoint(t, "b"))
+	neighbour.ID.Namespace = "neighbour"
+	p.Apply(changed(neighbour))
 	at.eventually(t, b, answers("b: hello"))
 	hold := func(nodePort uint16) *net.TCPConn {
 		conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
@@ -299,20 +303,22 @@ func TestProxyIsBounded(t *testing.T) {
 		t.Cleanup(func() { conn.Close() })
 		return conn.(*net.TCPConn)
 	}
-	first := hold(b)
+	first, second := hold(b), hold(b)
 	var held []*net.TCPConn
-	for range 50 {
-		held = append(held, hold(a))
+	for i := range 50 {
+		held = append(held, hold(a[i%len(a)]))
 	}
 	held[0].SetReadDeadline(time.Now().Add(lab.Patience))
 	if _, err := held[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the oldest of too many connections: %v, want its end", err)
 	}
-	at.eventually(t, a, answers("a: hello"))
-	fmt.Fprint(first, "still there")
-	first.CloseWrite()
-	if answer, err := io.ReadAll(first); string(answer) != "b: still there" || err != nil {
-		t.Errorf("the connection to another node port: %q, %v", answer, err)
+	at.eventually(t, a[0], answers("a: hello"))
+	for _, conn := range []*net.TCPConn{first, second} {
+		fmt.Fprint(conn, "still there")
+		conn.CloseWrite()
+		if answer, err := io.ReadAll(conn); string(answer) != "b: still there" || err != nil {
+			t.Errorf("a connection of another namespace: %q, %v", answer, err)
+		}
 	}
 	if n := logs.FilterMessageSnippet("too many connections").Len(); n != 1 {
 		t.Errorf("%d log lines, want 1", n)
@@ -321,7 +327,7 @@ func TestProxyIsBounded(t *testing.T) {
 	p.Apply(changed(at.servicePort("c", c, at.endpoint(t, "c"))))
 	if logs.FilterMessageSnippet("is not served at localhost: too many node ports").Len() != 1 ||
 		!refusedConnection(at.exchange(t, c)) {
-		t.Errorf("a third node port is served, or nothing says that it is not: %v", logs.All())
+		t.Errorf("one node port too many is served, or nothing says that it is not: %v", logs.All())
 	}
 }
 

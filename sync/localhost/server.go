@@ -50,12 +50,16 @@ func (s *server) set(port *tracker.ServicePort) {
 // listenRetry is the pause before another try at a node port in use.
 const listenRetry = 5 * time.Second
 
+// owner returns whose the connections are that come now.
+func (s *server) owner() web.Owner {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return web.Owner{Namespace: s.port.ID.Namespace, Port: s.at.Port()}
+}
+
 // logged reports whether to log one more line about this node port.
 func (s *server) logged(key string) bool {
-	s.mu.Lock()
-	namespace := s.port.ID.Namespace
-	s.mu.Unlock()
-	return s.lines.Allow(namespace, s.at.String()+" "+key)
+	return s.lines.Allow(s.owner().Namespace, s.at.String()+" "+key)
 }
 
 // run accepts connections until ctx ends; they last until node ends. It logs an error of the listener
@@ -88,7 +92,7 @@ func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 			return errors.Join(err, listener.Close())
 		}
 		ctx, stop := context.WithCancel(node)
-		go s.forward(ctx, conn.(*net.TCPConn), s.pool.Add(&stopping{conn, stop}))
+		go s.forward(ctx, conn.(*net.TCPConn), s.pool.Add(&stopping{conn, s.owner(), stop}))
 	}
 }
 
@@ -96,8 +100,11 @@ func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 // that has a file as well.
 type stopping struct {
 	net.Conn
-	stop context.CancelFunc
+	owner web.Owner
+	stop  context.CancelFunc
 }
+
+func ownerOf(conn net.Conn) web.Owner { return conn.(*stopping).owner }
 
 // Close closes the connection.
 func (c *stopping) Close() error {

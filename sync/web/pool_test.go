@@ -25,11 +25,11 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 // TestPool: a client that holds connections loses its own, and the server answers all other clients all the time.
 func TestPool(t *testing.T) {
 	const most = 4
-	whole := func(conn net.Conn) netip.Prefix {
+	whole := func(conn net.Conn) Owner {
 		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
-		return netip.PrefixFrom(addr, addr.BitLen())
+		return Owner{Client: netip.PrefixFrom(addr, addr.BitLen())}
 	}
-	listener, pool := occupy(t), newPool(most, whole, nil)
+	listener, pool := occupy(t), NewOwnedPool(most, whole, nil)
 	server := NewServer(hello, false, zap.NewNop())
 	server.ReadHeaderTimeout, server.ReadTimeout = time.Hour, time.Hour // only the pool ends a connection
 	go server.Serve(pool.Limit(listener))
@@ -47,7 +47,7 @@ func TestPool(t *testing.T) {
 	}
 	pool.mu.Lock()
 	if n := pool.conns.Len(); n > most {
-		t.Errorf("%d connections, want %d at most; by client %v", n, most, pool.clients)
+		t.Errorf("%d connections, want %d at most; by owner %v", n, most, pool.held)
 	}
 	pool.mu.Unlock()
 	hostile[0].SetReadDeadline(time.Now().Add(time.Minute))
@@ -73,7 +73,7 @@ func TestClientOf(t *testing.T) {
 		"::1":                "::/64",
 	} {
 		client := clientOf(remote{addr: netip.MustParseAddr(address)})
-		if got := client.String(); got != want {
+		if got := client.Client.String(); got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestPoolForgets(t *testing.T) {
 		conn.Close()
 		conn.Close()
 	}
-	if pool.conns.Len() != 0 || len(pool.clients) != 0 {
-		t.Errorf("%d connections of %d clients", pool.conns.Len(), len(pool.clients))
+	if pool.conns.Len() != 0 || len(pool.held) != 0 {
+		t.Errorf("%d connections, by owner %v", pool.conns.Len(), pool.held)
 	}
 }
