@@ -23,9 +23,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Bounds of what a Counter keeps. A namespace may have as many Services and connections as there are free places left:
-// half of all if it is alone, and the more namespaces want many, the less each gets. So there is always room for
-// others.
+// Bounds of what a Counter keeps. A namespace may have as many Services, connections and lost frontends as there are
+// free places left: half of all if it is alone, and the more namespaces want many, the less each gets. So there is
+// always room for others.
 const (
 	mostServices    = 2048
 	mostConnections = 1 << 18 // that last; about 100 bytes each
@@ -188,8 +188,9 @@ type lasting struct {
 func New(options Options) *Counter {
 	return &Counter{
 		options: options,
-		owners:  owners{committed: options.Committed, lost: make(map[tracker.Frontend]*lostFrontend)},
-		usages:  make(map[Service]*usage), shares: make(map[string]*share), live: make(map[connection]*lasting),
+		owners: owners{committed: options.Committed, lost: make(map[tracker.Frontend]*lostFrontend),
+			by: make(map[string]int)},
+		usages: make(map[Service]*usage), shares: make(map[string]*share), live: make(map[connection]*lasting),
 	}
 }
 

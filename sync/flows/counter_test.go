@@ -322,20 +322,37 @@ func TestLoopDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestManyFrontendsAreGone: all are forgotten, in several turns.
-func TestManyFrontendsAreGone(t *testing.T) {
-	c := newCounter()
-	const many = 2*mostForgotten + 1
+// loseMany lets shop/web have many frontends and lose them.
+func (c *Counter) loseMany(many int) {
 	for i := range many {
 		at := tracker.Frontend{Address: lab.After(cluster.Address, 1+i), Protocol: tracker.TCP, Port: 80}
 		c.setOwner(at, web)
 		c.setOwner(at, Service{})
 	}
+}
+
+// TestLostFrontendsOfNeighbours: a namespace that loses more frontends than are remembered leaves others theirs.
+func TestLostFrontendsOfNeighbours(t *testing.T) {
+	c := newCounter()
+	c.loseMany(mostLost + 1)
+	other := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.81"), Protocol: tracker.UDP, Port: 53}
+	c.setOwner(other, Service{"dns", "dns"})
+	c.setOwner(other, Service{})
+	if known := c.owners.by["shop"]; known > mostLost/2 || c.owners.by["dns"] != 1 || c.owners.lost[other] == nil {
+		t.Errorf("%d and %d lost frontends are remembered", known, c.owners.by["dns"])
+	}
+}
+
+// TestManyFrontendsAreGone: all are forgotten, in several turns.
+func TestManyFrontendsAreGone(t *testing.T) {
+	c := newCounter()
+	const many = 2*mostForgotten + 1
+	c.loseMany(many)
 	if got := len(c.owners.lost); got != many {
 		t.Errorf("%d frontends were lost", got)
 	}
 	c.lookAt(time.Now().Add(lostFor + time.Second))
-	if len(c.owners.lost) > 0 || len(c.owners.list) > 0 {
+	if len(c.owners.lost) > 0 || len(c.owners.list) > 0 || len(c.owners.by) > 0 {
 		t.Errorf("%d frontends that were lost are kept", len(c.owners.list))
 	}
 }

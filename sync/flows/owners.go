@@ -16,6 +16,7 @@ type owners struct {
 	mu   sync.Mutex
 	lost map[tracker.Frontend]*lostFrontend
 	list []*lostFrontend // in the order of time, some of them not in lost any more
+	by   map[string]int  // how many of list a namespace has lost
 }
 
 type lostFrontend struct {
@@ -28,10 +29,11 @@ type lostFrontend struct {
 func (o *owners) lose(at tracker.Frontend, service Service) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.list) == mostLost {
+	if o.by[service.Namespace] >= mostLost-len(o.list) {
 		delete(o.lost, at)
 		return
 	}
+	o.by[service.Namespace]++
 	o.lost[at] = &lostFrontend{at, service, time.Now()}
 	o.list = append(o.list, o.lost[at])
 }
@@ -61,8 +63,12 @@ func (o *owners) forget(now time.Time) {
 		o.mu.Lock()
 		n := 0
 		for n < min(len(o.list), mostForgotten) && now.Sub(o.list[n].when) > lostFor {
-			if old := o.list[n]; o.lost[old.at] == old {
+			old := o.list[n]
+			if o.lost[old.at] == old {
 				delete(o.lost, old.at)
+			}
+			if o.by[old.service.Namespace]--; o.by[old.service.Namespace] == 0 {
+				delete(o.by, old.service.Namespace)
 			}
 			n++
 		}
