@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -231,6 +232,26 @@ func TestUpdateChain(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
+	}
+}
+
+// TestNamespacesTakeTurns: the one entry of a namespace that has to change is among the first, however many others there
+// are of another namespace, and of Service ports that have gone.
+func TestNamespacesTakeTurns(t *testing.T) {
+	client, held := addr(nft.IP, 1), make(map[string]nft.Element)
+	for number, n := range map[uint32]int{2: 30, 4: 30, 6: 1, 8: 30} {
+		for range n {
+			client = client.Next()
+			held[nft.NumberedKey(nft.IP, number, client)] = nft.Element{Data: nft.AddrKey(addr(nft.IP, 2)),
+				Life: &nft.Life{Timeout: time.Hour}}
+		}
+	}
+	changes, stale := Wrong(nft.IP, held, len(held), func(n uint32) (Group, List) {
+		return Group{Namespace: map[uint32]string{2: "shop", 4: "shop", 6: "bank"}[n]}, List{}
+	}, nil, nil)
+	place := slices.IndexFunc(changes, func(c EntryChange) bool { return c.Left.Number == 6 })
+	if stale != len(held) || len(changes) != len(held) || place < 0 || place > 2 {
+		t.Errorf("%d stale entries, %d changes, that of the small namespace at place %d", stale, len(changes), place)
 	}
 }
 

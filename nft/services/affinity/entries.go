@@ -19,6 +19,8 @@ type EntryChange struct {
 	Now  *nft.Life // nil: the entry goes
 	New  bool      // there was no entry
 	Left Endpoint  // that the entry names, if it is no member; zero if the entry changes for another reason
+
+	turn int // among those of its namespace
 }
 
 // An Endpoint is an endpoint of the group with a number.
@@ -31,8 +33,8 @@ type Endpoint struct {
 // go, and those of a group in newTimeout get its timeout. group returns the group with a number, and its list; zero
 // ones if no Service port uses the number. stale counts the entries that name an endpoint that is no member. Clients of
 // the other list of the same Service port keep their endpoints in a group that is fresh, if it has them: a traffic
-// policy has changed. What is more than room goes, too: see surplus. This is the one place that decides which entries a
-// map may have.
+// policy has changed. What is more than room goes, too: see surplus. Namespaces take turns: those with a few changes do
+// not wait for one with many. This is the one place that decides which entries a map may have.
 func Wrong(
 	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) (Group, List),
 	newTimeout, fresh map[uint32]bool,
@@ -71,6 +73,14 @@ func Wrong(
 		changes = append(changes, EntryChange{Key: key, Data: held[key].Data})
 	}
 	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+	turns := make(map[string]int) // by namespace; Service ports that have gone have none
+	for i := range changes {
+		number, _, _ := nft.SplitNumberedKey(f, changes[i].Key)
+		of, _ := group(number)
+		changes[i].turn = turns[of.Namespace]
+		turns[of.Namespace]++
+	}
+	slices.SortStableFunc(changes, func(a, b EntryChange) int { return cmp.Compare(a.turn, b.turn) })
 	return changes, stale
 }
 
