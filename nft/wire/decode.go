@@ -26,7 +26,7 @@ func DecodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 		case attrTableOwner:
 			owner = attrs.Uint32()
 		case attrTableUserdata:
-			t.Comment = decodeComment(attrs.Value)
+			t.Comment = string(decodeComment(attrs.Value))
 		}
 	}
 	t.Owned = flags&TablePersist != 0
@@ -39,18 +39,18 @@ func DecodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 
 // decodeComment finds the comment in the userdata of a table or an element. google/nftables has userdata.Get for
 // this, which slices before it compares the length: it panics on hostile bytes.
-func decodeComment(b []byte) string {
+func decodeComment(b []byte) []byte {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]
 		if b[0] == 0 { // the comment, in both
 			if n := len(value); n > 0 && value[n-1] == 0 {
 				value = value[:n-1]
 			}
-			return string(value)
+			return value
 		}
 		b = b[2+len(value):]
 	}
-	return ""
+	return nil
 }
 
 // DecodeChain returns the chain without rules. A base chain with a policy other than accept has the

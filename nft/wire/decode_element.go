@@ -16,11 +16,13 @@ type ElementDecoder struct {
 	// Packets holds the counts of the elements by their keys. Nil, as at first, asks for none.
 	Packets  map[string]uint64
 	verdicts map[string]*nft.Verdict // decoded so far: elements share few
+	comments map[string]string       // the same
 }
 
 // NewElementDecoder returns a decoder for a set in a table of family f.
 func NewElementDecoder(f nft.Family, s *nft.Set) *ElementDecoder {
-	return &ElementDecoder{Listing: change.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
+	return &ElementDecoder{Listing: change.NewListing(f, s), verdicts: make(map[string]*nft.Verdict),
+		comments: make(map[string]string)}
 }
 
 // Message decodes the attributes of one message of a dump.
@@ -55,7 +57,7 @@ func (d *ElementDecoder) element(b []byte) (listed change.ListedElement, counter
 		case unix.NFTA_SET_ELEM_FLAGS:
 			listed.End = attrs.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_USERDATA:
-			el.Comment = decodeComment(attrs.Value)
+			el.Comment = d.comment(decodeComment(attrs.Value))
 		case unix.NFTA_SET_ELEM_TIMEOUT:
 			lifeOf(el).Timeout = milliseconds(attrs.Uint64())
 		case unix.NFTA_SET_ELEM_EXPIRATION:
@@ -82,6 +84,15 @@ func (d *ElementDecoder) verdict(b []byte) *nft.Verdict {
 	v := new(DecodeVerdict(b))
 	d.verdicts[string(b)] = v
 	return v
+}
+
+func (d *ElementDecoder) comment(b []byte) string {
+	c, known := d.comments[string(b)]
+	if !known {
+		c = string(b)
+		d.comments[c] = c
+	}
+	return c
 }
 
 // DecodeVerdict returns a verdict.
