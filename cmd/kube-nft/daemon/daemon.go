@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -88,6 +89,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader, apply *apply) e
 	d.log.Info("kube-nft starts", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
 		zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
 	d.config.LogNotices(d.log)
+	limitMemory(memlimit.FromCgroup, d.log)
 	group, working := errgroup.WithContext(ctx)
 	if err := d.open(working, reader.Flags(), apply); err != nil {
 		d.close()
