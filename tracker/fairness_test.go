@@ -1120,6 +1120,25 @@ func TestPortsWithoutEndpointsGoInSteps(t *testing.T) {
 	}
 }
 
+// TestPortsWithoutEndpointsComeInSteps: a port whose elements do not fit into what is left of a step is not free.
+func TestPortsWithoutEndpointsComeInSteps(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	mostWork = 21 // ports of two elements leave one
+	must(t, tr.SetService(newService(manyPorts, func(s *corev1.Service) {
+		s.Spec.Type, s.Status.LoadBalancer.Ingress = corev1.ServiceTypeClusterIP, nil
+	})))
+	must(t, tr.SetSlice(withEndpoints(0)))
+	for handedOut := 0; handedOut < 40; {
+		n := len(tr.Take().Changed)
+		if n == 0 || 2*n > mostWork+1 {
+			t.Fatalf("after %d of 40 ports, a step of %d elements hands out %d", handedOut, mostWork, n)
+		}
+		handedOut += n
+	}
+}
+
 // TestDeletedServicesGiveWayTogether: many large Services are deleted together. All give way to others with the next
 // Take, which costs no more than their last step, and one of them that comes back gets all of its ports back.
 func TestDeletedServicesGiveWayTogether(t *testing.T) {

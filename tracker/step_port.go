@@ -29,8 +29,9 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		s.left -= work
 		return want
 	case have == nil:
-		next := s.change(want.bare(), want)
-		s.left -= affinityWork(nil, want)
+		bare := want.bare()
+		next := s.change(bare, want)
+		s.left -= writes(nil, bare) + affinityWork(nil, want)
 		return next
 	}
 	return s.change(have, want)
