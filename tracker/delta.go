@@ -33,7 +33,8 @@ type Delta struct {
 	Waiting int
 	Slowest string
 	Wait    time.Duration
-	// OverQuota are Services that Config.Quota leaves out from now on, and Unserved how many it leaves out in all.
+	// OverQuota are Services that Config.Quota leaves out from now on, a few of each namespace. Unserved is how many it
+	// leaves out in all.
 	OverQuota []*OverQuota
 	Unserved  int
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for

@@ -418,6 +418,31 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestFewAreReportedOverQuota: when many Services do not fit any more, a delta names a few of each namespace.
+func TestFewAreReportedOverQuota(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{Quota: 100 * frontendElements}, nil)
+	for i := range 101 {
+		must(t, tr.SetService(newService(named("loud", fmt.Sprint("s", i), 1+i))))
+	}
+	must(t, tr.SetService(newService(named("shop", "web", 1), func(s *corev1.Service) {
+		for i := range 100 {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprint("198.51.100.", i))
+		}
+	})))
+	settle(tr)
+	must(t, tr.SetService(newService(named("loud", "old", 0), func(s *corev1.Service) {
+		for i := range 99 {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprint("203.0.113.", i))
+		}
+	})))
+	d := tr.Take()
+	if len(d.OverQuota) != mostOverQuota || d.Unserved != 102 || len(tr.Unserved(200)) != 102 {
+		t.Errorf("a delta names %d of %d unserved Services, Unserved %d", len(d.OverQuota), d.Unserved,
+			len(tr.Unserved(200)))
+	}
+}
+
 // TestQuotaBesideSlicesWithoutService: the oldest Service is served, whatever EndpointSlices there are that belong to
 // no Service of ours, such as those of another proxy's Services.
 func TestQuotaBesideSlicesWithoutService(t *testing.T) {

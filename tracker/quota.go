@@ -144,8 +144,12 @@ func (o *OverQuota) Error() string {
 	return fmt.Sprintf("Service %s/%s: %s", o.Namespace, o.Name, o.Reason)
 }
 
+// mostOverQuota is how many Services of a namespace one Delta names that the quota leaves out: the oldest. When an old
+// Service grows, that may be 60,000. What is logged and reported of a namespace is less.
+const mostOverQuota = 20
+
 // applyQuota measures what has changed in a namespace and, if the namespace may add something, decides which of its
-// Services are served. It adds to d those that have become too much.
+// Services are served. It adds to d some of those that have become too much.
 func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
 	if t.config.Quota == 0 {
 		return
@@ -166,7 +170,7 @@ func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
 		n.byAge = slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge)
 		n.byAge = slices.DeleteFunc(n.byAge, func(e *entry) bool { return e.service == nil })
 	}
-	granted, leftOut := 0, 0
+	granted, leftOut, fresh := 0, 0, 0
 	for _, e := range n.byAge {
 		before := e.granted
 		switch {
@@ -188,7 +192,9 @@ func (t *Tracker) applyQuota(n *namespace, d *Delta, adds bool) {
 		e.over = nil
 		if e.granted == nothing {
 			e.over = t.overQuota(e, granted)
-			d.OverQuota = append(d.OverQuota, e.over)
+			if fresh++; fresh <= mostOverQuota {
+				d.OverQuota = append(d.OverQuota, e.over)
+			}
 		}
 	}
 	t.unserved += leftOut - n.unserved
