@@ -71,10 +71,18 @@ func (p *portState) want(to setting) {
 
 // A jointGroup is ports of a Service that have the same endpoints.
 type jointGroup struct {
-	ports   []*portState
-	targets map[uint16]uint16 // the port of the endpoints, by the port that connections go to
-	places  int               // elements of direct lists
-	list    *jointList
+	ports     []*portState
+	targets   map[uint16]uint16 // the port of the endpoints, by the port that connections go to
+	places    int               // elements of direct lists
+	frontends int
+	list      *jointList
+}
+
+// move is about how many elements are written if the group gets another list. Where ports that shared a list part, the
+// group with the most keeps it.
+func (g *jointGroup) move() int {
+	first := g.ports[0].becomes()
+	return g.frontends + len(first.Cluster) + len(first.Local)
 }
 
 // portOf returns the state of a Service port, new or not. before is that of the port before it in a delta, or nil:
@@ -144,14 +152,14 @@ func (fr *familyRules) join(key serviceKey) {
 		return
 	}
 	groups := fr.jointGroups(key)
-	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
+	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.move(), a.move()) })
 	joints, taken := fr.joints[key], make(map[*jointList]bool)
 	for port := fr.siblings[key]; port != nil; port = port.next {
 		port.left, port.joint = port.joint, nil
 	}
 	for _, g := range groups {
 		if g.places < manyPlaces/keptPlaces {
-			break // the groups after it are smaller
+			continue
 		}
 		if g.list = g.mostlyIn(taken); g.list == nil {
 			g.list = fr.adoptJoint(g)
@@ -275,6 +283,7 @@ func (g *jointGroup) add(port *portState, s setting) {
 	if s.NodePort != 0 {
 		g.targets[s.NodePort] = s.TargetPort
 	}
+	g.frontends += s.Frontends()
 	g.places += s.Frontends() * (len(s.Cluster) + len(s.Local))
 }
 

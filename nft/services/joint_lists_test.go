@@ -96,6 +96,24 @@ func TestPortsTimesEndpointsAreASum(t *testing.T) {
 	}
 }
 
+// TestPortsThatPart: of ports that shared a list, those keep it for which another list would be more elements.
+func TestPortsThatPart(t *testing.T) {
+	for _, tt := range []struct{ ports, endpoints, moved, to int }{
+		{500, 5, 100, 100}, // the few get a longer list than the many keep
+		{5, 5000, 3, 1000}, // the few keep a longer list than the many get
+	} {
+		r := NewRuleset(testConfig())
+		r.Apply(sharingWorld(tt.ports, tt.endpoints))
+		r.Committed()
+		r.Apply(tracker.Delta{Changed: sharingWorld(tt.moved, tt.to).Changed})
+		batch := r.Changes()
+		if n := batch.ElementCount(); n > 4*tt.moved+tt.to { // verdicts and ports leave and come
+			t.Errorf("%d of %d ports get %d instead of %d endpoints with %d elements", tt.moved, tt.ports, tt.to,
+				tt.endpoints, n)
+		}
+	}
+}
+
 // TestStartNeedsNoRoomForPortsTimesEndpoints: a start makes room for a list that many ports share, and not for one of
 // each port.
 func TestStartNeedsNoRoomForPortsTimesEndpoints(t *testing.T) {
