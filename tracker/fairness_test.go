@@ -212,6 +212,27 @@ func TestNamespaceThatOwesWaits(t *testing.T) {
 	}
 }
 
+// TestFallbackOfNamespaceThatOwes: with local-fallback, clients pass from the endpoints of this node to the others and
+// back, though the namespace may add nothing: a port has one of the two lists only.
+func TestFallbackOfNamespaceThatOwes(t *testing.T) {
+	now := started
+	service := newService(internalLocal, annotated("local-fallback", "cluster"))
+	there, here := newEndpoint("10.0.0.1"), newEndpoint("10.0.0.2 node=node-a")
+	tr := newStopped(&now, Config{NodeName: "node-a"}, func(tr *Tracker) {
+		must(t, tr.SetService(service))
+		must(t, tr.SetSlice(newSlice("web-1", there, here)))
+	})
+	tr.Charge("shop", time.Hour)
+	must(t, tr.SetSlice(newSlice("web-1", there)))
+	if p := only(t, tr.Take()); len(p.Cluster) != 1 || len(p.Local) != 0 {
+		t.Errorf("without an endpoint on this node: %v, on this node %v", p.Cluster, p.Local)
+	}
+	must(t, tr.SetSlice(newSlice("web-1", there, here)))
+	if p := only(t, tr.Take()); len(p.Cluster) != 0 || len(p.Local) != 1 {
+		t.Errorf("with an endpoint on this node: %v, on this node %v", p.Cluster, p.Local)
+	}
+}
+
 // TestWaitingCostsNothing: a namespace that waits pays nothing for the commits of others meanwhile. It would wait for
 // good beside one that commits all the time.
 func TestWaitingCostsNothing(t *testing.T) {

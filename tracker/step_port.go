@@ -196,6 +196,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 			l.weights = nil
 		}
 	}
+	toCluster, toLocal := cluster, local
 	switch {
 	case stays:
 		cluster, local = hadCluster, hadLocal
@@ -211,6 +212,10 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 			local = weightedList{endpoints: to.OnNode}
 		}
 		cluster, local = remaining(hadCluster, cluster, inCluster), remaining(hadLocal, local, inLocal)
+	}
+	if next.Settings.LocalFallback && len(cluster.endpoints)+len(local.endpoints) == 0 { // clients pass to the other list
+		come := min(replacements, len(have.Cluster)+len(have.Local))
+		cluster, local = toCluster.first(come), toLocal.first(come)
 	}
 	if next.ExternalLocal && !next.External() {
 		next.ExternalLocal = false

@@ -57,6 +57,7 @@ type stepPlan struct {
 	states                                                []string // of each endpoint; "-": there is none
 	weight                                                string   // of the endpoints in the second slice
 	affinity, internal, external, nodePorts, maglev, ping bool
+	fallback                                              bool
 	addresses, ips                                        []string
 	ranges                                                []string
 }
@@ -83,7 +84,7 @@ func (w *stepWorld) edit(p *stepPlan) (what string) {
 		}
 		return list
 	}
-	switch n := w.IntN(22); n {
+	switch n := w.IntN(23); n {
 	case 0:
 		flip(&p.gone)
 		return "Service comes or goes"
@@ -132,6 +133,9 @@ func (w *stepWorld) edit(p *stepPlan) (what string) {
 	case 18:
 		p.weight = one(w.randomWorld, "0", "1", "2", "5")
 		return "weight " + p.weight
+	case 22:
+		flip(&p.fallback)
+		return fmt.Sprint("local-fallback ", p.fallback)
 	default:
 		return w.changeEndpoints(p, n-18)
 	}
@@ -216,6 +220,9 @@ func (w *stepWorld) serviceOf(p *stepPlan) *corev1.Service {
 		}
 		if p.ping {
 			s.Annotations["kube-nft.io/ping"] = "true"
+		}
+		if p.fallback {
+			s.Annotations["kube-nft.io/local-fallback"] = "cluster"
 		}
 	})
 }
@@ -355,14 +362,18 @@ func sameService(p, q *ServicePort) bool {
 
 // choices returns the endpoints that each kind of client may get, and whether the policy Local is in force for it.
 func choices(p *ServicePort) (lists map[string][]netip.AddrPort, local map[string]bool) {
+	here := p.Local
+	if p.Settings.LocalFallback && len(here) == 0 {
+		here = p.Cluster
+	}
 	lists, local = map[string][]netip.AddrPort{"cluster IP": p.Cluster}, map[string]bool{"cluster IP": p.InternalLocal}
 	if p.InternalLocal {
-		lists["cluster IP"] = p.Local
+		lists["cluster IP"] = here
 	}
 	if p.External() {
 		lists["outside"], lists["inside"], local["outside"] = p.Cluster, p.Cluster, p.ExternalLocal
 		if p.ExternalLocal {
-			lists["outside"] = p.Local
+			lists["outside"] = here
 		}
 	}
 	return lists, local
@@ -471,7 +482,8 @@ func (w *stepWorld) checkChoices(t *testing.T, now, had, want *ServicePort) {
 	after, _ := choices(want)
 	lists, local := choices(now)
 	for kind, list := range lists {
-		if local[kind] && !slices.ContainsFunc(slices.Concat(want.Cluster, want.Local), onNodeA) {
+		if local[kind] && !now.Settings.LocalFallback &&
+			!slices.ContainsFunc(slices.Concat(want.Cluster, want.Local), onNodeA) {
 			continue // the policy may have changed, and waits
 		}
 		if len(list) == 0 && len(before[kind]) > 0 && len(after[kind]) > 0 {
