@@ -235,8 +235,8 @@ func TestUpdateChain(t *testing.T) {
 	}
 }
 
-// TestNamespacesTakeTurns: the one entry of a namespace that has to change is among the first, however many others there
-// are of another namespace, and of Service ports that have gone.
+// TestNamespacesTakeTurns: the one entry of a namespace that has to change is among the first, however many there are
+// of another namespace, and of Service ports that have gone.
 func TestNamespacesTakeTurns(t *testing.T) {
 	client, held := addr(nft.IP, 1), make(map[string]nft.Element)
 	for number, n := range map[uint32]int{2: 30, 4: 30, 6: 1, 8: 30} {
