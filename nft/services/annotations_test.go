@@ -2,6 +2,7 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,10 +65,11 @@ func pingedPort(i int, endpoints bool) *tracker.ServicePort {
 	return p
 }
 
-// TestPingSharedAddress: an address of two Services answers as long as one of them has an endpoint.
+// TestPingSharedAddress: an address of two Services answers as long as one that is served there has an endpoint.
 func TestPingSharedAddress(t *testing.T) {
 	r := NewRuleset(testConfig())
 	plain := r.Want().Text()
+	loses := pingedPort(1, true).With(func(p *tracker.PortSpec) { p.Port = 80 })
 	for _, step := range []struct {
 		ports   []*tracker.ServicePort
 		answers []bool // the address of both, the cluster IP of each
@@ -76,6 +78,7 @@ func TestPingSharedAddress(t *testing.T) {
 		{[]*tracker.ServicePort{pingedPort(0, false)}, []bool{true, false, true}},
 		{[]*tracker.ServicePort{pingedPort(1, false)}, []bool{false, false, false}},
 		{[]*tracker.ServicePort{pingedPort(0, true)}, []bool{true, true, false}},
+		{[]*tracker.ServicePort{pingedPort(0, false), loses}, []bool{false, false, true}},
 	} {
 		delta := tracker.Delta{Changed: step.ports}
 		r.Apply(delta)
@@ -94,7 +97,7 @@ func TestPingSharedAddress(t *testing.T) {
 				}
 			}
 		}
-		if held := r.Want()[nft.IP].Sets[layout.PingedSet]; (held != nil) != (step.answers[0]) {
+		if held := r.Want()[nft.IP].Sets[layout.PingedSet]; (held != nil) != slices.Contains(step.answers, true) {
 			t.Errorf("the set is %+v", held)
 		}
 	}
