@@ -625,6 +625,18 @@ func TestWritesOfWeights(t *testing.T) {
 	}
 }
 
+// TestWritesOfNodePorts: a node port that comes or goes counts with its list of endpoints.
+func TestWritesOfNodePorts(t *testing.T) {
+	p := &ServicePort{PortSpec: &PortSpec{}, Lists: &Lists{}}
+	for i := range 17 {
+		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80))
+	}
+	q := p.With(func(spec *PortSpec) { spec.NodePort = 30080 })
+	if comes, goes := writes(p, q), writes(q, p); comes < 18 || goes < 18 {
+		t.Errorf("a node port that comes is %d elements, one that goes %d", comes, goes)
+	}
+}
+
 // TestFewEndpointsReplaceOthers: while a namespace waits, up to 16 endpoints of a port come for those that leave.
 func TestFewEndpointsReplaceOthers(t *testing.T) {
 	for _, n := range []int{replacements, replacements + 4} {

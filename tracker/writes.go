@@ -61,6 +61,9 @@ func writes(have, want *ServicePort) (n int) {
 	}
 	gone, come = differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
 	goneIPs, comeIPs := differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
+	if have.NodePort != want.NodePort {
+		gone, come = gone+int(min(have.NodePort, 1)), come+int(min(want.NodePort, 1))
+	}
 	n += (gone+goneIPs)*have.eachFrontend() + (come+comeIPs)*want.eachFrontend()
 	goneRouters, comeRouters := differing(have.Routers, want.Routers, netip.Addr.Compare)
 	gone, come = differing(have.Sources, want.Sources, comparePrefixes)
