@@ -1,0 +1,83 @@
+package sync
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestElementsOfOneCommit: no commit of a change has many more elements than the tracker reckons with.
+func TestElementsOfOneCommit(t *testing.T) {
+	type world struct {
+		ports, endpoints int
+		sticky, local    bool
+		protocol         corev1.Protocol
+	}
+	for _, tt := range []struct {
+		name          string
+		before, after world
+	}{
+		{"ports with a long list", world{}, world{ports: 3, endpoints: 4000}},
+		{"ports with a long list, sticky", world{}, world{ports: 3, endpoints: 4000, sticky: true}},
+		{"a policy Local and a long list", world{}, world{ports: 3, endpoints: 4000, sticky: true, local: true}},
+		{"a shared list grows", world{ports: 20, endpoints: 300}, world{ports: 20, endpoints: 4000}},
+		{"the first endpoints of a long list", world{ports: 3}, world{ports: 3, endpoints: 4000}},
+		{"another protocol", world{ports: 3, endpoints: 4000, sticky: true},
+			world{ports: 3, endpoints: 4000, sticky: true, protocol: corev1.ProtocolUDP}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := tracker.New(tracker.Config{NodeName: lab.NodeName, Quota: 1_000_000,
+				CPUTime: func() time.Duration { return 0 }})
+			r := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, MasqueradeBit: 14, AffinitySize: 1024})
+			for begin, w := range []world{{}, tt.before, tt.after} {
+				s := lab.Service("shop", "web", netip.MustParseAddr("10.97.0.1"))
+				s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
+				s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+				if w.sticky {
+					s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				}
+				if w.local {
+					s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+					s.Spec.HealthCheckNodePort = 31000
+				}
+				addresses := lab.Addresses(netip.MustParseAddr("10.8.0.1"), w.endpoints)
+				slice := lab.Slice("shop", "web", 0, corev1.IPv4Protocol, addresses)
+				slice.Ports = nil
+				for i := range slice.Endpoints {
+					slice.Endpoints[i].NodeName = new(lab.NodeName)
+				}
+				for i := range w.ports {
+					name, number := fmt.Sprint("p", i), int32(1000+i)
+					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: w.protocol, Port: number})
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol, Port: &number})
+				}
+				if w.ports == 0 {
+					tr.DeleteService("shop", "web")
+				} else {
+					must(t, tr.SetService(s))
+				}
+				must(t, tr.SetSlice(slice))
+				for done := false; !done; {
+					d := tr.Take()
+					r.Apply(d)
+					r.Advance(r.Room())
+					batch := r.Changes()
+					r.Committed()
+					if n := batch.ElementCount(); n > 3*tracker.CommitElements && begin > 0 {
+						t.Errorf("a commit has %d elements", n)
+					}
+					done = d.Due.IsZero() && batch.Empty() && !r.Unfinished()
+				}
+			}
+		})
+	}
+}
