@@ -33,6 +33,7 @@ func TestElementsOfOneCommit(t *testing.T) {
 		{"the first endpoints of a long list", world{ports: 3}, world{ports: 3, endpoints: 4000}},
 		{"another protocol", world{ports: 3, endpoints: 4000, sticky: true},
 			world{ports: 3, endpoints: 4000, sticky: true, protocol: corev1.ProtocolUDP}},
+		{"a policy Local and a long list go", world{ports: 3, endpoints: 4000, sticky: true, local: true}, world{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := tracker.New(tracker.Config{NodeName: lab.NodeName, Quota: 1_000_000,

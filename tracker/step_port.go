@@ -64,6 +64,7 @@ func (s *stepper) remove(have *ServicePort) *ServicePort {
 		return leaving
 	}
 	bare, size := leaving.bare(), writes(have, nil)
+	bare.ExternalLocal = leaving.ExternalLocal // with another policy, the list of this node would leave at once
 	if size <= s.left || leaving.Equal(bare) {
 		s.left -= size
 		return nil
@@ -217,7 +218,7 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 		come := min(replacements, len(have.Cluster)+len(have.Local))
 		cluster, local = toCluster.first(come), toLocal.first(come)
 	}
-	if next.ExternalLocal && !next.External() {
+	if next.ExternalLocal && !next.External() && !(next.Leaving && len(local.endpoints) > 0) {
 		next.ExternalLocal = false
 	}
 	if !next.InternalLocal && !next.ExternalLocal {

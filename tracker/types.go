@@ -137,7 +137,7 @@ type PortSpec struct {
 
 	// InternalLocal restricts the cluster IP to Local. ExternalLocal restricts every other frontend,
 	// for clients that are neither pods nor this node; it is false for a port without another
-	// frontend.
+	// frontend, unless that is Leaving and Local is still being removed.
 	InternalLocal, ExternalLocal bool
 
 	// Affinity is how long a client keeps its endpoint after its latest new connection; 1s to 24h,
