@@ -15,6 +15,46 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
+// compiling returns a tracker that charges nothing, and a ruleset, without a kernel.
+func compiling() (*tracker.Tracker, *services.Ruleset) {
+	tr := tracker.New(tracker.Config{NodeName: lab.NodeName, Quota: 1_000_000,
+		CPUTime: func() time.Duration { return 0 }})
+	return tr, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, MasqueradeBit: 14, AffinitySize: 1024})
+}
+
+// commitNext makes the next commit, and returns how many elements it has. done says that nothing is left to commit.
+func commitNext(tr *tracker.Tracker, r *services.Ruleset) (d tracker.Delta, elements int, done bool) {
+	d = tr.Take()
+	r.Apply(d)
+	r.Advance(r.Room())
+	batch := r.Changes()
+	r.Committed()
+	return d, batch.ElementCount(), d.Due.IsZero() && batch.Empty() && !r.Unfinished()
+}
+
+// TestManyEndpointsLeaveSlots: endpoints leave a large slot table with the next commit, however many slots name them.
+func TestManyEndpointsLeaveSlots(t *testing.T) {
+	for _, left := range []int{0, 2, 350} {
+		tr, r := compiling()
+		s := lab.Service("shop", "web", netip.MustParseAddr("10.97.0.1"))
+		s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+		must(t, tr.SetService(s))
+		set := func(endpoints int) {
+			must(t, tr.SetSlice(lab.Slice("shop", "web", 0, corev1.IPv4Protocol,
+				lab.Addresses(netip.MustParseAddr("10.8.0.1"), endpoints))))
+		}
+		set(700)
+		for done := false; !done; {
+			_, _, done = commitNext(tr, r)
+		}
+		set(left)
+		d, n, _ := commitNext(tr, r)
+		if len(d.Changed) != 1 || len(d.Changed[0].Cluster) != left || n > 3*tracker.CommitElements {
+			t.Errorf("the next commit after %d of 700 endpoints stay has %d elements, and %+v", left, n, d.Changed)
+		}
+	}
+}
+
 // TestElementsOfOneCommit: no commit of a change has many more elements than the tracker reckons with.
 func TestElementsOfOneCommit(t *testing.T) {
 	type world struct {
@@ -36,9 +76,7 @@ func TestElementsOfOneCommit(t *testing.T) {
 		{"a policy Local and a long list go", world{ports: 3, endpoints: 4000, sticky: true, local: true}, world{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tr := tracker.New(tracker.Config{NodeName: lab.NodeName, Quota: 1_000_000,
-				CPUTime: func() time.Duration { return 0 }})
-			r := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, MasqueradeBit: 14, AffinitySize: 1024})
+			tr, r := compiling()
 			for begin, w := range []world{{}, tt.before, tt.after} {
 				s := lab.Service("shop", "web", netip.MustParseAddr("10.97.0.1"))
 				s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
@@ -68,15 +106,10 @@ func TestElementsOfOneCommit(t *testing.T) {
 				}
 				must(t, tr.SetSlice(slice))
 				for done := false; !done; {
-					d := tr.Take()
-					r.Apply(d)
-					r.Advance(r.Room())
-					batch := r.Changes()
-					r.Committed()
-					if n := batch.ElementCount(); n > 3*tracker.CommitElements && begin > 0 {
+					var n int
+					if _, n, done = commitNext(tr, r); n > 3*tracker.CommitElements && begin > 0 {
 						t.Errorf("a commit has %d elements", n)
 					}
-					done = d.Due.IsZero() && batch.Empty() && !r.Unfinished()
 				}
 			}
 		})

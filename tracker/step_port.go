@@ -202,7 +202,8 @@ func (s *stepper) setEndpoints(next, have, to *ServicePort, stays bool) {
 	case stays:
 		cluster, local = hadCluster, hadLocal
 	case next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal && next.Settings == to.Settings:
-		each := price{comes: to.each().comes, goes: have.each().goes}
+		each := have.each()
+		each.comes = to.each().comes
 		cluster, local = s.endpoints(hadCluster, cluster, each), s.endpoints(hadLocal, local, each)
 	default: // the port waits for another policy or setting
 		inCluster, inLocal := to.mayServe()
@@ -314,6 +315,11 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	compare := netip.AddrPort.Compare
 	weighted, list := have.weights != nil || want.weights != nil, weightedList{}
+	stay := 0 // how many are written to the list from which chance chooses
+	if gone, _ := differing(have.endpoints, want.endpoints, compare); gone*each.goes > mostSlots &&
+		gone*each.departs <= mostSlots && len(have.endpoints)-gone <= CommitElements {
+		each.goes, stay = each.departs, len(have.endpoints)-gone
+	}
 	switch {
 	case weighted && s.adds && s.left > 0:
 		gone, come := differing(have.endpoints, want.endpoints, compare)
@@ -323,6 +329,7 @@ func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 		list = have.common(want.endpoints)
 	default:
 		list.endpoints = move(s, have.endpoints, want.endpoints, compare, each)
+		s.left -= stay
 	}
 	n := min(replacements, len(have.endpoints)-len(list.endpoints))
 	switch {
@@ -336,6 +343,9 @@ func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	}
 	return list
 }
+
+// mostSlots is about how many elements of slots a commit may have. Endpoints that leave more at once let chance choose.
+const mostSlots = 4 * CommitElements
 
 // replacements is how many endpoints of a port may come for others that leave while its namespace waits.
 const replacements = 16

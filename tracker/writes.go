@@ -77,8 +77,9 @@ func differingEndpoints(have, want *ServicePort) (gone, come int) {
 	return gone + goneHere, come + comeHere
 }
 
-// A price is how many elements one endpoint or address more or less takes.
-type price struct{ comes, goes int }
+// A price is how many elements one endpoint or address more or less takes. If many leave a slot table that is staged,
+// chance chooses until the next table is there, and they take less: each of them departs.
+type price struct{ comes, goes, departs int }
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
@@ -88,18 +89,18 @@ func (p *ServicePort) size() int {
 // each is the price of an endpoint: in each list, in the set of hairpin connections, among the endpoints that affinity
 // entries may name.
 func (p *ServicePort) each() (each price) {
-	each = price{comes: 1, goes: 1}
+	each = price{comes: 1, goes: 1, departs: 1}
 	shares := p.shares()
 	switch longest := max(len(p.Cluster), len(p.Local)); {
 	case longest == 0:
 	case p.hashes():
 		each.goes = 1 + 2*maglev.Size(longest)/longest
 		if !shares || maglev.Size(longest) < CommitElements { // the table is not staged
-			each.comes = each.goes
+			each.comes, each.departs = each.goes, each.goes
 		}
 	case p.Weighted():
 		places := maglev.PlacesEach(longest)
-		each = price{comes: places, goes: places}
+		each = price{comes: places, goes: places, departs: places}
 	}
 	lists, others := p.Frontends(), 0
 	if shares {
@@ -111,7 +112,7 @@ func (p *ServicePort) each() (each price) {
 	if len(p.OnNode) > 0 {
 		others++
 	}
-	return price{comes: each.comes*lists + others, goes: each.goes*lists + others}
+	return price{comes: each.comes*lists + others, goes: each.goes*lists + others, departs: each.departs*lists + others}
 }
 
 // eachFrontend returns how many elements a frontend takes.
