@@ -301,8 +301,7 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 		next[i] = pair[0]
 	}
 	for i, pair := range pairs {
-		ids := [2]listID{pair[0].listID(), pair[1].listID()}
-		if s.left <= 0 && s.again && s.moved[ids] == nil {
+		if s.left <= 0 && s.again && s.moved[[2]listID{pair[0].listID(), pair[1].listID()}] == nil {
 			continue // it stays as it is
 		}
 		next[i] = s.portOfService(pair[0], pair[1])
@@ -317,6 +316,9 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 // comeToShort gives ports without endpoints those of a port that waits for more of the endpoints that they want, before
 // it gets them. The tables write a list anew when a second port comes to share it: it has to be short then.
 func (s *stepper) comeToShort(pairs [][2]*ServicePort) {
+	if len(s.sharing) == 0 {
+		return
+	}
 	short := make(map[listID]*ServicePort)
 	for _, pair := range pairs {
 		have, want := pair[0], pair[1]

@@ -316,9 +316,12 @@ func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	compare := netip.AddrPort.Compare
 	weighted, list := have.weights != nil || want.weights != nil, weightedList{}
 	stay := 0 // how many are written to the list from which chance chooses
-	if gone, _ := differing(have.endpoints, want.endpoints, compare); gone*each.goes > mostSlots &&
-		gone*each.departs <= mostSlots && len(have.endpoints)-gone <= CommitElements {
-		each.goes, stay = each.departs, len(have.endpoints)-gone
+	if each.departs < each.goes {
+		gone, _ := differing(have.endpoints, want.endpoints, compare)
+		left := len(have.endpoints) - gone
+		if gone*each.goes > mostSlots && gone*each.departs <= mostSlots && left <= CommitElements {
+			each.goes, stay = each.departs, left
+		}
 	}
 	switch {
 	case weighted && s.adds && s.left > 0:
