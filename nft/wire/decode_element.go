@@ -16,7 +16,7 @@ type ElementDecoder struct {
 	// Packets holds the counts of the elements by their keys. Nil, as at first, asks for none.
 	Packets  map[string]uint64
 	verdicts map[string]*nft.Verdict // decoded so far: elements share few
-	comments map[string]string       // the same
+	comments map[string]string       // the same; nil for a single message
 }
 
 // NewElementDecoder returns a decoder for a set in a table of family f.
@@ -88,8 +88,11 @@ func (d *ElementDecoder) verdict(b []byte) *nft.Verdict {
 
 func (d *ElementDecoder) comment(b []byte) string {
 	c, known := d.comments[string(b)]
-	if !known {
-		c = string(b)
+	if known {
+		return c
+	}
+	c = string(b)
+	if d.comments != nil {
 		d.comments[c] = c
 	}
 	return c

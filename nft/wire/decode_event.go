@@ -29,7 +29,7 @@ func DecodeEvent(typ uint16, f nft.Family, attrs []byte) (e change.Event) {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
 		e.Set = &nft.Set{Name: attr.Name(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_SET))}
 		e.Listed = []change.ListedElement{}
-		decoder := ElementDecoder{verdicts: make(map[string]*nft.Verdict), comments: make(map[string]string)}
+		decoder := ElementDecoder{verdicts: make(map[string]*nft.Verdict)}
 		items := attr.NewReader(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
 		for items.Next() {
 			listed, _ := decoder.element(items.Value)
