@@ -22,8 +22,8 @@ const (
 )
 
 // limitMemory lets Go collect garbage more often when the process reaches three quarters of the limit of its container.
-// The kernel counts the tables for the container as well: they take up to half as much as the process.
-// The environment variable GOMEMLIMIT overrides it.
+// The rest is for the tables, which the kernel counts for the container as well. The environment variable GOMEMLIMIT
+// overrides it.
 func limitMemory(container memlimit.Provider, log *zap.Logger) {
 	if _, err := memlimit.Set(memlimit.WithProvider(container), memlimit.WithRatio(0.75)); err != nil {
 		log.Info("cannot find the memory limit of the container; GOMEMLIMIT can set one for kube-nft", zap.Error(err))
