@@ -16,11 +16,25 @@ type Units struct {
 	have, want *nft.Table
 	members    map[uint32]uint32 // the number of a Service port's affinity, by that of its members
 	lists      map[uint32]uint32 // the number of the shared list that it chooses from, by that of its affinity
+	// with is the affinity that another one changes together with: a frontend goes from one to the other.
+	with map[uint32]uint32
 }
 
-// NewUnits returns the units of a table that is in the kernel and becomes the wanted one.
+// NewUnits returns the units of a table that is in the kernel and becomes the wanted one. have needs no more than the
+// verdicts that differ; it is nil if there is no table.
 func NewUnits(have, want *nft.Table) Units {
-	u := Units{have, want, make(map[uint32]uint32), make(map[uint32]uint32)}
+	u := Units{have, want, make(map[uint32]uint32), make(map[uint32]uint32), make(map[uint32]uint32)}
+	for _, verdicts := range []string{ServicesMap, NodePortsMap} {
+		if have == nil {
+			break
+		}
+		for key, element := range have.Elements(verdicts) {
+			from, to := affinityOf(element), affinityOf(want.Elements(verdicts)[key])
+			if from, to = u.root(from), u.root(to); from != 0 && to != 0 && from != to {
+				u.with[from] = to
+			}
+		}
+	}
 	for name, chain := range want.Chains {
 		number, ok := affinityOfChain(name)
 		if p, _ := PolicyOfChain(name); p.Affinity != 0 {
@@ -78,7 +92,7 @@ func (u Units) ofMember(key string) change.Unit {
 	_, wanted := u.want.Sets[MembersSet].Map[key]
 	switch {
 	case known && list == 0:
-		return ofAffinity(number)
+		return u.ofAffinity(number)
 	case known && wanted:
 		return change.Unit{Name: unitName("list", list)}
 	}
@@ -87,10 +101,8 @@ func (u Units) ofMember(key string) change.Unit {
 
 func (u Units) ofFrontend(verdicts, key string) change.Unit {
 	for _, table := range []*nft.Table{u.want, u.have} {
-		if v := table.Elements(verdicts)[key].Verdict; v != nil {
-			if p, ok := PolicyOf(*v); ok && p.Affinity != 0 {
-				return ofAffinity(p.Affinity)
-			}
+		if affinity := affinityOf(table.Elements(verdicts)[key]); affinity != 0 {
+			return u.ofAffinity(affinity)
 		}
 	}
 	return change.Unit{Name: key, Whole: true}
@@ -102,19 +114,38 @@ func (u Units) OfChain(name string) change.Unit {
 		return change.Unit{Name: unitName("list", number)}
 	}
 	if number, ok := affinityOfChain(name); ok {
-		return ofAffinity(number)
+		return u.ofAffinity(number)
 	}
 	switch p, _ := PolicyOfChain(name); {
 	case p.SourceRanges != 0:
 		return change.Unit{Name: unitName("source ranges", p.SourceRanges)}
 	case p.Affinity != 0:
-		return ofAffinity(p.Affinity)
+		return u.ofAffinity(p.Affinity)
+	case p.List != 0:
+		return change.Unit{Name: unitName("list", p.List)}
 	}
 	return change.Unit{}
 }
 
-func ofAffinity(number uint32) change.Unit {
-	return change.Unit{Name: unitName("affinity", number), Whole: true, Walks: true}
+func (u Units) ofAffinity(number uint32) change.Unit {
+	return change.Unit{Name: unitName("affinity", u.root(number)), Whole: true, Walks: true}
+}
+
+// root is the affinity that stands for all those that change together.
+func (u Units) root(number uint32) uint32 {
+	for u.with[number] != 0 {
+		number = u.with[number]
+	}
+	return number
+}
+
+// affinityOf is the number of the affinity of a frontend that has an element; 0 if it has none.
+func affinityOf(frontend nft.Element) uint32 {
+	if frontend.Verdict == nil {
+		return 0
+	}
+	p, _ := PolicyOf(*frontend.Verdict)
+	return p.Affinity
 }
 
 func unitName(what string, number uint32) string {
