@@ -29,7 +29,7 @@ func commitNext(tr *tracker.Tracker, r *services.Ruleset) (d tracker.Delta, elem
 	r.Advance(r.Room())
 	batch := r.Changes()
 	r.Committed()
-	return d, batch.ElementCount(), d.Due.IsZero() && batch.Empty() && !r.Unfinished()
+	return d, batch.ElementCount(), d.Due.IsZero() && batch.Empty() && !r.Unfinished() && !r.Behind()
 }
 
 // TestManyEndpointsLeaveSlots: endpoints leave a large slot table with the next commit, however many slots name them.
@@ -61,6 +61,8 @@ func TestElementsOfOneCommit(t *testing.T) {
 		ports, endpoints int
 		sticky, local    bool
 		protocol         corev1.Protocol
+		algorithm        string
+		replaced         int32 // endpoints, half of which get another target port
 	}
 	for _, tt := range []struct {
 		name          string
@@ -73,6 +75,25 @@ func TestElementsOfOneCommit(t *testing.T) {
 		{"the first endpoints of a long list", world{ports: 3}, world{ports: 3, endpoints: 4000}},
 		{"another protocol", world{ports: 3, endpoints: 4000, sticky: true},
 			world{ports: 3, endpoints: 4000, sticky: true, protocol: corev1.ProtocolUDP}},
+		{"a second port", world{ports: 1, endpoints: 10_000}, world{ports: 2, endpoints: 10_000}},
+		{"a second port, sticky", world{ports: 1, endpoints: 10_000, sticky: true},
+			world{ports: 2, endpoints: 10_000, sticky: true}},
+		{"a policy Local of a long list", world{ports: 2, endpoints: 10_000}, world{ports: 2, endpoints: 10_000, local: true}},
+		{"a policy Local of a long list, sticky", world{ports: 2, endpoints: 10_000, sticky: true},
+			world{ports: 2, endpoints: 10_000, sticky: true, local: true}},
+		{"other target ports", world{ports: 2, endpoints: 10_000}, world{ports: 2, endpoints: 10_000, replaced: 1}},
+		{"other target ports, sticky", world{ports: 2, endpoints: 10_000, sticky: true},
+			world{ports: 2, endpoints: 10_000, sticky: true, replaced: 1}},
+		{"another algorithm", world{ports: 2, endpoints: 10_000, algorithm: "maglev"}, world{ports: 2, endpoints: 10_000}},
+		{"another algorithm, sticky", world{ports: 2, endpoints: 10_000, algorithm: "maglev", sticky: true},
+			world{ports: 2, endpoints: 10_000, sticky: true}},
+		{"most slots go", world{ports: 2, endpoints: 10_000, algorithm: "maglev"},
+			world{ports: 2, endpoints: 5_000, algorithm: "maglev"}},
+		{"affinity comes", world{ports: 2, endpoints: 10_000}, world{ports: 2, endpoints: 10_000, sticky: true}},
+		{"affinity goes", world{ports: 2, endpoints: 10_000, sticky: true}, world{ports: 2, endpoints: 10_000}},
+		{"ports come to share a list", world{ports: 1, endpoints: 300}, world{ports: 30, endpoints: 300}},
+		{"sticky ports get a policy Local", world{ports: 30, endpoints: 700, sticky: true},
+			world{ports: 30, endpoints: 700, sticky: true, local: true}},
 		{"a policy Local and a long list go", world{ports: 3, endpoints: 4000, sticky: true, local: true}, world{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -88,9 +109,20 @@ func TestElementsOfOneCommit(t *testing.T) {
 					s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 					s.Spec.HealthCheckNodePort = 31000
 				}
-				addresses := lab.Addresses(netip.MustParseAddr("10.8.0.1"), w.endpoints)
+				if w.algorithm != "" {
+					s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": w.algorithm}
+				}
+				addresses := lab.Addresses(netip.MustParseAddr("10.8.0.1").Next(), w.endpoints)
 				slice := lab.Slice("shop", "web", 0, corev1.IPv4Protocol, addresses)
 				slice.Ports = nil
+				other := slice.DeepCopy()
+				other.Name += "-other"
+				if w.replaced > 0 {
+					half := len(addresses) / 2
+					slice.Endpoints, other.Endpoints = slice.Endpoints[:half], other.Endpoints[half:]
+				} else {
+					other.Endpoints = nil
+				}
 				for i := range slice.Endpoints {
 					slice.Endpoints[i].NodeName = new(lab.NodeName)
 				}
@@ -98,6 +130,8 @@ func TestElementsOfOneCommit(t *testing.T) {
 					name, number := fmt.Sprint("p", i), int32(1000+i)
 					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: w.protocol, Port: number})
 					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol, Port: &number})
+					other.Ports = append(other.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol,
+						Port: new(number + w.replaced)})
 				}
 				if w.ports == 0 {
 					tr.DeleteService("shop", "web")
@@ -105,12 +139,16 @@ func TestElementsOfOneCommit(t *testing.T) {
 					must(t, tr.SetService(s))
 				}
 				must(t, tr.SetSlice(slice))
+				must(t, tr.SetSlice(other))
+				most, commits := 0, 0
 				for done := false; !done; {
 					var n int
 					if _, n, done = commitNext(tr, r); n > 3*tracker.CommitElements && begin > 0 {
 						t.Errorf("a commit has %d elements", n)
 					}
+					most, commits = max(most, n), commits+1
 				}
+				t.Logf("step %d: %d elements in the largest of %d commits", begin, most, commits)
 			}
 		})
 	}

@@ -61,6 +61,8 @@ type Loop struct {
 	stopped   bool                 // the safety check stopped the last sync
 	behind    bool                 // the kernel lacks some of what the ruleset wants, see services.Ruleset.Behind
 	later     []tracker.FlowChange // of commits while it was behind
+	laterAll  bool                 // all flows are to be looked at again afterwards
+	parts     int                  // commits since it was not behind
 	// overtaken says that another program committed before an attempt of this sync could.
 	overtaken bool
 
@@ -276,14 +278,16 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 		return false, err
 	}
 	committed := time.Now()
-	wasBehind := l.behind
-	l.behind = l.ruleset.Behind()
+	if l.behind = l.ruleset.Behind(); !l.behind {
+		l.parts = 0
+	} else {
+		l.parts++
+	}
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 && !l.behind {
 		l.drift.logRepair(p.batch.Ops, committed)
 	}
-	l.publish(&p, wasBehind)
-	charge := !p.full && !wasBehind && !l.behind // otherwise most of the work was for what is behind
-	l.done(charge, Report{
+	l.publish(&p)
+	l.done(!p.full, Report{ // of a full one, most of the work was for what the kernel had
 		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
 		KnownClients: p.knownClients,
 		Taken:        taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
@@ -313,23 +317,31 @@ func (l *Loop) program(ctx context.Context, p *plan) (err error) {
 }
 
 // publish hands what a commit has changed to those that work beside the loop: the cleaners of affinity entries and of
-// stale connections, and the readers of Options.View. wasBehind is l.behind before the commit.
-func (l *Loop) publish(p *plan, wasBehind bool) {
-	if l.affinity != nil && !l.behind {
+// stale connections, and the readers of Options.View.
+func (l *Loop) publish(p *plan) {
+	if l.affinity != nil && !l.unsettled() {
 		l.affinity.Committed(l.ruleset.AffinityChanges())
 	}
 	l.options.View.update(l.ruleset, l.nodePorts.reached, l.options.Lost)
 	if l.stale.flows == nil {
 		return
 	}
-	switch {
-	case l.behind: // packets may still make flows that will be stale
-		l.later = append(l.later, p.flows...)
-	case wasBehind:
-		p.flows, p.allFlows, l.later = append(l.later, p.flows...), true, nil
+	flows, all := p.flows, p.allFlows
+	if l.unsettled() { // packets may still make flows that will be stale
+		l.later, l.laterAll = append(l.later, p.flows...), l.laterAll || p.allFlows
+	} else {
+		flows, all = append(l.later, p.flows...), p.allFlows || l.laterAll
+		l.later, l.laterAll = nil, l.behind
 	}
-	l.stale.committed(p.flows, p.allFlows)
+	l.stale.committed(flows, all)
 }
+
+// mostParts is how many commits that leave something may follow each other before the cleaners look at what they have
+// changed so far. Tenants may keep the loop behind for long.
+const mostParts = 100
+
+// unsettled reports whether the cleaners wait until the kernel has more of what the ruleset wants.
+func (l *Loop) unsettled() bool { return l.parts%mostParts != 0 }
 
 // commit sends the batch of a plan, in parts if it is large. It returns the generation up to which changes by
 // others are dealt with; zero if the batch was not bound to a generation.
@@ -450,10 +462,10 @@ func (l *Loop) charge(took, inKernel time.Duration) {
 // perElement is what an element takes of the kernel at most, unless it walks.
 const perElement = 10 * time.Microsecond
 
-// commitEntries commits operations on affinity entries. While a repair is behind, the cleaner does not know all
+// commitEntries commits operations on affinity entries. While the kernel lacks something, the cleaner does not know all
 // members.
 func (l *Loop) commitEntries(ctx context.Context, wanted func() []nft.Op) error {
-	if !l.known || !l.synced || l.behind {
+	if !l.known || !l.synced || l.unsettled() {
 		return affinityentries.ErrTablesUnknown
 	}
 	ops := wanted()

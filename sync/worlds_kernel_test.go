@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -352,6 +353,17 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			c.slices[0].Endpoints[0].Addresses[0] = thousand[3+i%2].String()
 			must(t, c.SetSlice(c.slices[0].DeepCopy()))
 		}, friendlyTwin{}},
+		{"session affinity of 10,000 endpoints comes and goes", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(2, 10, nil)
+			for j, s := range c.slices {
+				first := netip.AddrFrom4([4]byte{10, 10, byte(4 * j), 1})
+				s.Endpoints = lab.Slice("loud", "web", j, corev1.IPv4Protocol, lab.Addresses(first, 1000)).Endpoints
+			}
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.service.Spec.SessionAffinity = []corev1.ServiceAffinity{corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP}[i%2]
+			must(t, c.SetService(c.service.DeepCopy()))
+		}, friendlyTwin{}},
 	} {
 		t.Run(w.name, func(t *testing.T) { testLoudWorld(t, w, &quiet) })
 	}
@@ -403,6 +415,9 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
 	<-reports
 	k.take() // the start
+	calmFrontend := tracker.Frontend{Address: netip.MustParseAddr("10.96.1.1"), Protocol: tracker.TCP, Port: lab.ServicePort}
+	endpoints := ruleset.Want()[nft.IP].Sets[layout.EndpointsMapOf(calmFrontend, false)].Set
+	first := nft.IndexedKey(layout.FrontendKeyOf(calmFrontend), 0)
 	process, thread := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID), ThreadTime()
 	c.tracked = 0
 	var waits []time.Duration
@@ -415,6 +430,13 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 			r := <-reports
 			for _, p := range r.Delta.Changed {
 				at = at || p.ID.Namespace == "calm"
+			}
+		}
+		for deadline := time.Now().Add(time.Minute); ; {
+			if e, _, err := c.kernel.Lookup(t.Context(), nft.IP, endpoints, first); err != nil || time.Now().After(deadline) {
+				t.Fatal(e, err)
+			} else if strings.HasPrefix(e.Data, nft.AddrKey(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}))) {
+				break
 			}
 		}
 		waits = append(waits, time.Since(came))

@@ -3,13 +3,15 @@ package change
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A backlog is what a reading has shown to differ between the kernel's table and the wanted one, as far as no batch has
-// had it yet. Its elements go into batches a bounded number at a time, while packets use the table, in this order:
+// A backlog is what differs between the kernel's table and the wanted one, as far as no batch has had it yet: because
+// a reading has shown it, or because a change was too large for one batch. Its elements go into batches a bounded
+// number at a time, while packets use the table, in this order:
 //
 //   - elements that come, change, or let packets be refused and go; then the chains of their units, and what goes from
 //     units that stay; then whole units;
@@ -58,6 +60,11 @@ type Units interface {
 	OfChain(name string) Unit
 }
 
+func newBacklog() *backlog {
+	return &backlog{elements: make(map[elementName]*nft.Element), chains: make(map[string]*nft.Chain),
+		sets: make(map[string]*nft.Elements)}
+}
+
 // Found tells the journal what the kernel has: nil if there is no table. From then on Changes is about what differs
 // from that, a part at a time: see Advance. A table that is to be made, or made anew, is one part.
 func (j *Journal) Found(have *nft.Table, units Units) {
@@ -68,8 +75,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	if j.gone = have == nil || replaces(have, j.Table); j.gone {
 		return
 	}
-	b := &backlog{units: units, elements: make(map[elementName]*nft.Element), along: make(map[string]*step),
-		chains: make(map[string]*nft.Chain), sets: make(map[string]*nft.Elements)}
+	b := newBacklog()
 	unseen := true // no base chain stands
 	for name, chain := range have.Chains {
 		unseen = unseen && chain.Hook == nil
@@ -80,7 +86,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	for name, chain := range j.Table.Chains {
 		switch {
 		case have.Chains[name] != nil:
-		case chain.Hook != nil || units.OfChain(name).Walks:
+		case chain.Hook != nil || units.OfChain(name).Name != "":
 			b.chains[name] = nil
 		default:
 			j.chains[name] = nil
@@ -92,6 +98,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 		}
 	}
 	b.find(j, have)
+	b.arrange(j, units)
 	if len(b.elements)+len(b.chains)+len(b.sets) > 0 {
 		j.backlog = b
 	}
@@ -103,15 +110,86 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	}
 }
 
+// Pending is about how many elements the next Changes has, and how many those after it have. next is 0 at a start.
+func (j *Journal) Pending() (next, later int) {
+	if j.backlog != nil {
+		later = len(j.backlog.elements) + chainWork*len(j.backlog.chains)
+	}
+	if j.gone || j.found != nil {
+		return 0, later
+	}
+	for set, touched := range j.elements {
+		if !j.waits(j.Table.Sets[set] != nil) {
+			next += len(touched)
+		}
+	}
+	for chain := range j.chains {
+		if j.Table.Chains[chain] != nil { // one that goes costs little
+			next += chainWork
+		}
+	}
+	return next, later
+}
+
+// Defer has the next calls of Changes make what the next one would, a part at a time: see Advance. The units that take
+// the least work, about room in all, do not wait. unitsOf returns the units; before has the verdicts that change.
+func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
+	b := j.backlog
+	if b == nil {
+		b = newBacklog()
+	}
+	for set, touched := range j.elements {
+		want := j.Table.Sets[set]
+		if want == nil || want.Set.Dynamic {
+			continue
+		}
+		for key, before := range touched {
+			if now, present := want.Map[key]; !same(before, now, present) {
+				b.elements[elementName{set, key}] = before
+			}
+		}
+		delete(j.elements, set)
+	}
+	before := nft.NewTable(j.Table.Family)
+	for e, old := range b.elements {
+		switch {
+		case j.Table.Sets[e.set] == nil: // it goes with its set
+			delete(b.elements, e)
+			j.touchedIn(e.set)[e.key] = old
+			continue
+		case old == nil || old.Verdict == nil:
+			continue
+		}
+		if before.Sets[e.set] == nil {
+			before.Sets[e.set] = &nft.Elements{Set: j.Table.Sets[e.set].Set, Map: make(map[string]nft.Element)}
+		}
+		before.Sets[e.set].Map[e.key] = *old
+	}
+	units := unitsOf(before)
+	for name, old := range j.chains {
+		if j.Table.Chains[name] != nil && units.OfChain(name).Name != "" {
+			b.chains[name] = old
+			delete(j.chains, name)
+		}
+	}
+	j.backlog = b
+	b.arrange(j, units)
+	for name := range maps.Clone(j.chains) {
+		j.moveReached(name)
+	}
+	names := slices.SortedFunc(maps.Keys(b.along), func(a, o string) int {
+		return cmp.Or(cmp.Compare(len(b.along[a].elements), len(b.along[o].elements)), cmp.Compare(a, o))
+	})
+	for _, name := range names {
+		r := j.reach(room)
+		if r.unit(name); r.work <= room {
+			room -= j.moveUnits(r)
+		}
+	}
+}
+
 // find fills the backlog with the elements that differ.
 func (b *backlog) find(j *Journal, have *nft.Table) {
-	whole := make(map[string]*step)
-	var early, middle, late []elementName // that may go alone
-	stays := make(map[string]bool)        // the units of which chains are wanted
-	for name := range j.Table.Chains {
-		stays[b.units.OfChain(name).Name] = true
-	}
-	delete(stays, "")
 	for name, want := range j.Table.Sets {
 		var held map[string]nft.Element
 		if h := have.Sets[name]; h != nil {
@@ -122,42 +200,60 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 		if want.Set.Dynamic {
 			continue
 		}
-		note := func(key string, old *nft.Element, goes bool) {
-			e := elementName{name, key}
-			b.elements[e] = old
-			unit := b.of(want.Set, key)
-			switch {
-			case unit.Whole:
-				whole[unit.Name] = b.with(unit.Name)
-			case goes && stays[unit.Name]:
-				middle = append(middle, e)
-			case goes != unit.Refuses:
-				late = append(late, e)
-			default:
-				early = append(early, e)
-			}
-			if unit.Name != "" {
-				with := b.with(unit.Name)
-				with.elements = append(with.elements, e)
-			}
-		}
 		for key := range missing(want.Map, held) {
 			var old *nft.Element
 			if element, ok := held[key]; ok {
 				old = &element
 			}
-			note(key, old, false)
+			b.elements[elementName{name, key}] = old
 		}
 		for key, element := range held {
 			if _, ok := want.Map[key]; !ok {
-				note(key, &element, true)
+				b.elements[elementName{name, key}] = &element
 			}
 		}
 	}
-	b.addEach(early, j.Table)
+}
+
+// arrange makes the queue.
+func (b *backlog) arrange(j *Journal, units Units) {
+	want := j.Table
+	b.units, b.along, b.queue = units, make(map[string]*step), nil
+	whole := make(map[string]*step)
+	var early, middle, late []elementName // that may go alone
+	goes := make(map[string]bool)         // units with chains that go, and none that come or change
+	for _, wanted := range []bool{false, true} {
+		for _, chains := range []map[string]*nft.Chain{b.chains, j.chains} {
+			for name := range chains {
+				if (want.Chains[name] != nil) == wanted {
+					goes[units.OfChain(name).Name] = !wanted
+				}
+			}
+		}
+	}
+	for e := range b.elements {
+		held := want.Sets[e.set]
+		_, wanted := held.Map[e.key]
+		unit := b.of(held.Set, e.key)
+		switch {
+		case unit.Whole:
+			whole[unit.Name] = b.with(unit.Name)
+		case !wanted && unit.Name != "" && !goes[unit.Name]:
+			middle = append(middle, e)
+		case wanted == unit.Refuses:
+			late = append(late, e)
+		default:
+			early = append(early, e)
+		}
+		if unit.Name != "" {
+			with := b.with(unit.Name)
+			with.elements = append(with.elements, e)
+		}
+	}
+	b.addEach(early, want)
 	for name := range b.chains {
 		unit := b.units.OfChain(name)
-		if unit.Name == "" || j.Table.Chains[name] == nil {
+		if unit.Name == "" || want.Chains[name] == nil {
 			continue
 		}
 		with := b.with(unit.Name)
@@ -167,23 +263,32 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 			b.queue = append(b.queue, &step{chains: []string{name}})
 		}
 	}
-	slices.Reverse(b.addEach(middle, j.Table))
+	slices.Reverse(b.addEach(middle, want))
 	for _, name := range slices.Sorted(maps.Keys(whole)) {
 		b.queue = append(b.queue, whole[name])
 	}
 	b.queue = append(b.queue, nil)
-	slices.Reverse(b.addEach(late, j.Table))
+	slices.Reverse(b.addEach(late, want))
 }
 
 // addEach appends steps of one element each to the queue, in the order of the sets' ranks, and returns them. A rule
 // comes to a set of low rank from one of high rank: elements of low rank come first and go last.
 func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
-	slices.SortFunc(list, func(e, o elementName) int {
-		return cmp.Or(cmp.Compare(table.Sets[e.set].Set.Rank, table.Sets[o.set].Set.Rank), cmp.Compare(e.set, o.set),
-			cmp.Compare(e.key, o.key))
+	keys := make(map[string][]string)
+	for _, e := range list {
+		keys[e.set] = append(keys[e.set], e.key)
+	}
+	names := slices.SortedFunc(maps.Keys(keys), func(a, o string) int {
+		return nft.CompareSets(table.Sets[a].Set, table.Sets[o].Set)
 	})
-	for i := range list {
-		b.queue = append(b.queue, &step{elements: list[i : i+1]})
+	steps := make([]step, 0, len(list))
+	for _, name := range names {
+		slices.Sort(keys[name])
+		for _, key := range keys[name] {
+			list[len(steps)] = elementName{name, key}
+			steps = append(steps, step{elements: list[len(steps) : len(steps)+1]})
+			b.queue = append(b.queue, &steps[len(steps)-1])
+		}
 	}
 	return b.queue[len(b.queue)-len(list):]
 }
@@ -222,7 +327,9 @@ func (j *Journal) Advance(n int) int {
 		if next == nil {
 			next = &step{chains: slices.Collect(maps.Keys(b.chains))}
 		}
-		n -= j.moveStep(next)
+		r := j.reach(math.MaxInt)
+		r.step(next)
+		n -= j.moveStep(next) + j.moveUnits(r)
 	}
 	return n
 }
@@ -265,33 +372,75 @@ func (j *Journal) moveElement(e elementName) {
 
 // moveUnit moves a unit into the next Changes, with what its chains need.
 func (j *Journal) moveUnit(unit Unit) {
-	s := j.backlog.along[unit.Name]
-	if s == nil {
-		return
-	}
-	delete(j.backlog.along, unit.Name)
-	j.moveStep(s)
-	for _, e := range s.elements {
-		if v := j.Table.Elements(e.set)[e.key].Verdict; v != nil {
-			j.moveReached(v.Chain)
-		}
-	}
-	for _, name := range s.chains {
-		j.moveReached(name)
-	}
+	r := j.reach(math.MaxInt)
+	r.unit(unit.Name)
+	j.moveUnits(r)
 }
 
 // moveReached moves the units of a wanted chain, and of those to which its rules lead, into the next Changes.
 func (j *Journal) moveReached(name string) {
-	chain := j.Table.Chains[name]
-	if j.backlog == nil || chain == nil {
+	if j.backlog != nil {
+		r := j.reach(math.MaxInt)
+		r.chain(name)
+		j.moveUnits(r)
+	}
+}
+
+// moveUnits moves units into the next Changes, and returns how much work that is.
+func (j *Journal) moveUnits(r *reached) (work int) {
+	for name := range r.units {
+		s := j.backlog.along[name]
+		delete(j.backlog.along, name)
+		work += j.moveStep(s)
+	}
+	return work
+}
+
+// reached are the units of a backlog to which something leads, up to about so much work.
+type reached struct {
+	journal *Journal
+	units   map[string]bool
+	work    int
+	most    int
+}
+
+func (j *Journal) reach(most int) *reached { return &reached{journal: j, most: most} }
+
+func (r *reached) unit(name string) {
+	s := r.journal.backlog.along[name]
+	if s == nil || r.units[name] {
 		return
 	}
-	j.moveUnit(j.backlog.units.OfChain(name))
+	if r.units == nil {
+		r.units = make(map[string]bool)
+	}
+	r.units[name] = true
+	if r.work += len(s.elements) + chainWork*len(s.chains); r.work <= r.most {
+		r.step(s)
+	}
+}
+
+func (r *reached) step(s *step) {
+	for _, e := range s.elements {
+		if v := r.journal.Table.Elements(e.set)[e.key].Verdict; v != nil {
+			r.chain(v.Chain)
+		}
+	}
+	for _, name := range s.chains {
+		r.chain(name)
+	}
+}
+
+func (r *reached) chain(name string) {
+	chain := r.journal.Table.Chains[name]
+	if chain == nil {
+		return
+	}
+	r.unit(r.journal.backlog.units.OfChain(name).Name)
 	for _, rule := range chain.Rules {
 		for _, stmt := range rule {
 			if v, ok := stmt.(nft.Verdict); ok && v.Chain != "" {
-				j.moveReached(v.Chain)
+				r.chain(v.Chain)
 			}
 		}
 	}

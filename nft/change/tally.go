@@ -31,6 +31,15 @@ func (t *Tally) Add(namespace string, work Work) {
 	t.All.Walks += work.Walks
 }
 
+// MoveTo moves a part of the work to another tally: part of all.
+func (t *Tally) MoveTo(other *Tally, part, all int) {
+	for namespace, of := range t.Namespaces {
+		moves := Work{of.Elements * part / all, of.Walks * part / all}
+		other.Add(namespace, moves)
+		t.Add(namespace, Work{-moves.Elements, -moves.Walks})
+	}
+}
+
 // Count adds what a table's journal has noted since the given work.
 func (t *Tally) Count(namespace string, j *Journal, since Work) {
 	t.Add(namespace, Work{j.work.Elements - since.Elements, j.work.Walks - since.Walks})

@@ -288,8 +288,8 @@ func (fr *familyRules) releaseUpdates(name string) {
 // the Config alone, so any goroutine may call it.
 func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySettings(f).Maps() }
 
-// AffinityChanges says what has changed since Committed for affinity entries. Call it only while the ruleset is not
-// Behind.
+// AffinityChanges says what has changed for affinity entries since the last Committed that left nothing. While the
+// ruleset is Behind, the kernel may lack some of it.
 func (r *Ruleset) AffinityChanges() (c affinity.Changes) {
 	for _, f := range r.config.Families {
 		family := r.families[f]

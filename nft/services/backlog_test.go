@@ -52,7 +52,7 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 			parts++
 			kept += seen.check(t, seed, applied)
 			for family, table := range applied {
-				checkMembers(t, table, r.Want()[family])
+				checkMembers(t, table, stickyIn(r.Want()[family]))
 			}
 		}
 		checkEqual(t, seed, applied, r.Want())
@@ -67,8 +67,63 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 	}
 }
 
+// TestLargeChangeGoesInParts changes Services, each time more than one commit may have, also before all of the last
+// change is committed. After each batch, what a frontend does is what it did, or was to do, at some time since the last
+// time when nothing was left.
+func TestLargeChangeGoesInParts(t *testing.T) {
+	divideChanges(t)
+	parts, kept := 0, 0
+	for seed := range worlds(8) {
+		random := rand.New(rand.NewPCG(seed, 4))
+		w, r, applied := startWorld(t, seed)
+		commitChanges(t, seed, r, applied)
+		for range 3 {
+			var seen results
+			seen.add(w, applied)
+			for range 5 {
+				delta := w.change()
+				seen.add(w, applied) // with the frontends that come
+				r.Apply(delta)
+			}
+			seen.add(w, r.Want())
+			wants := make(map[nft.Family][]sticky)
+			for r.Advance(10); ; r.Advance(10) {
+				for family, table := range r.Want() {
+					wants[family] = append(wants[family], stickyIn(table))
+				}
+				mustApply(t, applied, r.Changes())
+				r.Committed()
+				if !r.Behind() {
+					break
+				}
+				parts++
+				kept += seen.check(t, seed, applied)
+				for family, table := range applied {
+					checkMembers(t, table, wants[family]...)
+				}
+				if random.IntN(12) == 0 {
+					delta := w.change()
+					seen.add(w, applied)
+					r.Apply(delta)
+					seen.add(w, r.Want())
+				}
+			}
+			commitChanges(t, seed, r, applied) // what is staged
+			checkEqual(t, seed, applied, r.Want())
+		}
+	}
+	if parts == 0 || kept == 0 {
+		t.Errorf("%d parts, and %d results as before: the test shows nothing", parts, kept)
+	}
+}
+
 // results are what each frontend has done, or was to do, for each client.
-type results map[place]map[string][]nft.TraceResult
+type results map[place]map[string]*outcomes
+
+type outcomes struct {
+	results []nft.TraceResult
+	varies  bool // source ranges and shared lists change before the frontends that use them come or go
+}
 
 func (s *results) add(w *world, tables nft.Tables) {
 	if *s == nil {
@@ -76,12 +131,19 @@ func (s *results) add(w *world, tables nft.Tables) {
 	}
 	for f := range w.claims() {
 		if (*s)[f] == nil {
-			(*s)[f] = make(map[string][]nft.TraceResult)
+			(*s)[f] = make(map[string]*outcomes)
 		}
 	}
 	for f, of := range *s {
 		for _, c := range clients(f.family) {
-			of[c.name] = append(of[c.name], tables[f.family].Trace(c.packet(f, f.family)))
+			if of[c.name] == nil {
+				of[c.name] = new(outcomes)
+			}
+			result := tables[f.family].Trace(c.packet(f, f.family))
+			steps := fmt.Sprint(result.Steps)
+			of[c.name].results = append(of[c.name].results, result)
+			of[c.name].varies = of[c.name].varies || strings.Contains(steps, "source-ranges-") ||
+				strings.Contains(steps, "pick-list-")
 		}
 	}
 }
@@ -92,27 +154,26 @@ func (s *results) check(t *testing.T, seed uint64, tables nft.Tables) (first int
 	t.Helper()
 	for f, of := range *s {
 		for _, c := range clients(f.family) {
-			got := tables[f.family].Trace(c.packet(f, f.family))
+			if of[c.name].varies {
+				continue
+			}
+			got, of := tables[f.family].Trace(c.packet(f, f.family)), of[c.name].results
 			var outcomes []string
 			endpoints := make(map[netip.AddrPort]bool)
-			for _, result := range of[c.name] {
+			for _, result := range of {
 				outcomes = append(outcomes, result.Outcome)
 				for _, ep := range result.Endpoints {
 					endpoints[ep] = true
 				}
 			}
 			foreign := slices.ContainsFunc(got.Endpoints, func(ep netip.AddrPort) bool { return !endpoints[ep] })
-			steps := fmt.Sprint(of[c.name])
-			if strings.Contains(steps, "source-ranges-") || strings.Contains(steps, "pick-list-") {
-				continue // source ranges and shared lists change before the frontends that use them come or go
-			}
-			if slices.Contains(outcomes, "reject") { // cluster IPs are the last that comes
-				outcomes = append(outcomes, "accept")
+			if slices.Contains(outcomes, "reject") || slices.Contains(outcomes, "accept") { // cluster IPs come and go alone
+				outcomes = append(outcomes, "accept", "reject")
 			}
 			if !slices.Contains(outcomes, got.Outcome) || foreign || got.Outcome == "dnat" && len(got.Endpoints) == 0 {
-				t.Fatalf("seed %d: %s from %s: %+v\nwant one of %+v", seed, f, c.name, got, of[c.name])
+				t.Fatalf("seed %d: %s from %s: %+v\nwant one of %+v", seed, f, c.name, got, of)
 			}
-			if slices.Equal(got.Endpoints, of[c.name][0].Endpoints) {
+			if slices.Equal(got.Endpoints, of[0].Endpoints) {
 				first++
 			}
 		}
@@ -159,4 +220,43 @@ func TestLargeDifferenceInKernel(t *testing.T) {
 		}
 		checkNothingToWrite(t, k, r)
 	}
+}
+
+// TestLargeChangeInKernel is TestLargeChangeGoesInParts in the kernel.
+func TestLargeChangeInKernel(t *testing.T) {
+	divideChanges(t)
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	for seed := range uint64(4) {
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		w, r := newWorld(t, seed), NewRuleset(testConfig())
+		r.SetNodePortAddresses(nodeAddresses)
+		commit(t, k, change.Diff(nil, r.Want()))
+		r.Committed()
+		parts := 0
+		for range 30 {
+			r.Apply(w.change())
+			for r.Advance(10); ; r.Advance(10) {
+				commit(t, k, r.Changes())
+				r.Committed()
+				if !r.Behind() {
+					break
+				}
+				if parts++; parts%40 == 1 {
+					r.Apply(w.change())
+				}
+			}
+		}
+		if parts < 50 {
+			t.Errorf("seed %d: %d parts: the test shows nothing", seed, parts)
+		}
+		checkNothingToWrite(t, k, r)
+	}
+}
+
+// divideChanges has changes of 20 elements divided into parts of about ten.
+func divideChanges(t *testing.T) {
+	most, staged := mostAtOnce, stagedFrom
+	t.Cleanup(func() { mostAtOnce, stagedFrom = most, staged })
+	mostAtOnce, stagedFrom = 20, 10
 }

@@ -26,6 +26,7 @@ type Ruleset struct {
 
 	unmet unmetAnnotations
 	work  change.Tally // since the last commit
+	late  change.Tally // for what the kernel lacks, while the ruleset is Behind
 	stray []*nft.Table // that the kernel had in families that are not served, until the next commit
 }
 
@@ -70,7 +71,8 @@ type chainUse struct {
 
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
-	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: change.NewTally()}
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: change.NewTally(),
+		late: change.NewTally()}
 	r.unmet = unmetAnnotations{config: &r.config, standing: make(map[unmetKey]bool)}
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
@@ -355,16 +357,48 @@ func (r *Ruleset) Found(have nft.Tables) {
 	for f, family := range r.families {
 		family.Found(have[f], layout.NewUnits(have[f], family.Table))
 	}
+	r.late.Clear()
+	_, n := r.pending()
+	r.late.Add("", change.Work{Elements: n, Walks: n}) // no namespace's
 }
 
-// Advance adds about n elements of what Found has shown to the next Changes.
+// mostAtOnce is about how many elements a commit of changes has at most. Larger ones are divided: see Advance. Tests
+// lower it.
+var mostAtOnce = 3 * tracker.CommitElements
+
+// Advance adds about n elements of what the kernel lacks to the next Changes: see Found. If what has changed is too much
+// for one commit, the next Changes have a part of it each.
 func (r *Ruleset) Advance(n int) {
+	if next, _ := r.pending(); next > mostAtOnce {
+		r.work.MoveTo(&r.late, 1, 1)
+		r.work.Clear()
+		n = r.Room()
+		for _, f := range r.config.Families {
+			family := r.families[f]
+			family.Defer(n/2, func(before *nft.Table) change.Units { return layout.NewUnits(before, family.Table) })
+		}
+	}
 	for _, f := range r.config.Families {
 		n = r.families[f].Advance(n)
 	}
+	if next, later := r.pending(); next > 0 {
+		r.late.MoveTo(&r.work, next, next+later)
+	}
+	if !r.Behind() {
+		r.late.Clear()
+	}
 }
 
-// Behind reports whether the kernel lacks something that the next Changes does not have: see Found.
+// pending is about how many elements the next Changes has, and how many those after it have.
+func (r *Ruleset) pending() (next, later int) {
+	for _, family := range r.families {
+		n, m := family.Pending()
+		next, later = next+n, later+m
+	}
+	return next, later
+}
+
+// Behind reports whether the kernel lacks something that the next Changes does not have: see Found and Advance.
 func (r *Ruleset) Behind() bool {
 	for _, family := range r.families {
 		if family.Behind() {
@@ -374,8 +408,8 @@ func (r *Ruleset) Behind() bool {
 	return false
 }
 
-// Changes returns the batch for what has changed since Committed. It equals the difference between the
-// whole tables as they were and as they are wanted, but costs only as much as was touched.
+// Changes returns the batch for what has changed since Committed. Unless the ruleset is Behind, it equals the
+// difference between the whole tables as they were and as they are wanted, but costs only as much as was touched.
 func (r *Ruleset) Changes() nft.Batch {
 	var b nft.Batch
 	for _, table := range r.stray {
