@@ -361,7 +361,10 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			}
 			c.set(t)
 		}, func(t *testing.T, c *loudCluster, i int) {
-			c.service.Spec.SessionAffinity = []corev1.ServiceAffinity{corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP}[i%2]
+			c.service.Spec.SessionAffinity = corev1.ServiceAffinityNone
+			if i%2 == 1 {
+				c.service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			}
 			must(t, c.SetService(c.service.DeepCopy()))
 		}, friendlyTwin{}},
 	} {
@@ -415,9 +418,9 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
 	<-reports
 	k.take() // the start
-	calmFrontend := tracker.Frontend{Address: netip.MustParseAddr("10.96.1.1"), Protocol: tracker.TCP, Port: lab.ServicePort}
-	endpoints := ruleset.Want()[nft.IP].Sets[layout.EndpointsMapOf(calmFrontend, false)].Set
-	first := nft.IndexedKey(layout.FrontendKeyOf(calmFrontend), 0)
+	frontend := tracker.Frontend{Address: netip.MustParseAddr("10.96.1.1"), Protocol: tracker.TCP, Port: lab.ServicePort}
+	endpoints := ruleset.Want()[nft.IP].Sets[layout.EndpointsMapOf(frontend, false)].Set
+	first := nft.IndexedKey(layout.FrontendKeyOf(frontend), 0)
 	process, thread := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID), ThreadTime()
 	c.tracked = 0
 	var waits []time.Duration

@@ -21,19 +21,34 @@ import (
 //
 // What changes meanwhile does not wait: its batch takes what belongs together from the backlog. Only chains and sets
 // are not deleted before the backlog ends, since elements in it may lead there.
+//
+// A large change that comes before the last one is through has its turn after it, but before what goes.
 type backlog struct {
 	units    Units
-	elements map[elementName]*nft.Element // what the kernel has there; nil for nothing
-	along    map[string]*step             // by unit, what comes along if one of its elements changes
-	queue    []*step                      // in order; nil stands for all chains that change and belong to no unit
-	chains   map[string]*nft.Chain        // that change, go or come later, as the kernel has them; nil for nothing
-	sets     map[string]*nft.Elements     // that go, with what they hold
+	elements map[elementName]waiting[*nft.Element] // what the kernel has there; nil for nothing
+	along    map[string]*step                      // by unit, what comes along if one of its elements changes
+	queue    []*step                               // in order
+	last     []*step                               // after the queue
+	chains   map[string]waiting[*nft.Chain]        // that change, go or come, as the kernel has them; nil for nothing
+	sets     map[string]*nft.Elements              // that go, with what they hold
+	turn     int                                   // of what comes to the backlog
 }
 
-// A step goes into one batch.
+// waiting is something in the backlog: as the kernel has it, its unit, and its turn.
+type waiting[T any] struct {
+	before T
+	unit   Unit
+	along  *step // of the unit; nil if it stands alone
+	turn   int
+}
+
+// A step goes into one batch. It leaves out what has been in a batch since, and has another turn now.
 type step struct {
 	elements []elementName
 	chains   []string
+	turn     int // 0: any
+	left     int // work of what is still in the backlog, if it is that of a unit
+	waited   int // the turn after which it was put last
 }
 
 type elementName struct{ set, key string }
@@ -61,8 +76,8 @@ type Units interface {
 }
 
 func newBacklog() *backlog {
-	return &backlog{elements: make(map[elementName]*nft.Element), chains: make(map[string]*nft.Chain),
-		sets: make(map[string]*nft.Elements)}
+	return &backlog{elements: make(map[elementName]waiting[*nft.Element]), along: make(map[string]*step),
+		chains: make(map[string]waiting[*nft.Chain]), sets: make(map[string]*nft.Elements)}
 }
 
 // Found tells the journal what the kernel has: nil if there is no table. From then on Changes is about what differs
@@ -76,18 +91,19 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 		return
 	}
 	b := newBacklog()
+	elements, chains := j.differing(have), make(map[string]*nft.Chain)
 	unseen := true // no base chain stands
 	for name, chain := range have.Chains {
 		unseen = unseen && chain.Hook == nil
 		if want := j.Table.Chains[name]; want == nil || !chain.EqualRules(have.Family, want) {
-			b.chains[name] = chain
+			chains[name] = chain
 		}
 	}
 	for name, chain := range j.Table.Chains {
 		switch {
 		case have.Chains[name] != nil:
 		case chain.Hook != nil || units.OfChain(name).Name != "":
-			b.chains[name] = nil
+			chains[name] = nil
 		default:
 			j.chains[name] = nil
 		}
@@ -97,9 +113,8 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 			b.sets[name] = held
 		}
 	}
-	b.find(j, have)
-	b.arrange(j, units)
-	if len(b.elements)+len(b.chains)+len(b.sets) > 0 {
+	b.add(j, units, elements, chains)
+	if len(elements)+len(chains)+len(b.sets) > 0 {
 		j.backlog = b
 	}
 	for name := range maps.Clone(j.chains) {
@@ -132,64 +147,64 @@ func (j *Journal) Pending() (next, later int) {
 }
 
 // Defer has the next calls of Changes make what the next one would, a part at a time: see Advance. The units that take
-// the least work, about room in all, do not wait. unitsOf returns the units; before has the verdicts that change.
+// the least work, about room in all, do not wait if they have no chains. unitsOf returns the units; before has the
+// verdicts that change.
 func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
-	b := j.backlog
-	if b == nil {
-		b = newBacklog()
-	}
-	for set, touched := range j.elements {
-		want := j.Table.Sets[set]
+	elements, before := make(map[elementName]*nft.Element), nft.NewTable(j.Table.Family)
+	for name, touched := range j.elements {
+		want := j.Table.Sets[name]
 		if want == nil || want.Set.Dynamic {
 			continue
 		}
-		for key, before := range touched {
-			if now, present := want.Map[key]; !same(before, now, present) {
-				b.elements[elementName{set, key}] = before
+		verdicts := make(map[string]nft.Element)
+		for key, old := range touched {
+			if now, present := want.Map[key]; same(old, now, present) {
+				continue
+			}
+			elements[elementName{name, key}] = old
+			if old != nil && old.Verdict != nil {
+				verdicts[key] = *old
 			}
 		}
-		delete(j.elements, set)
+		before.Sets[name] = &nft.Elements{Set: want.Set, Map: verdicts}
+		delete(j.elements, name)
 	}
-	before := nft.NewTable(j.Table.Family)
-	for e, old := range b.elements {
-		switch {
-		case j.Table.Sets[e.set] == nil: // it goes with its set
-			delete(b.elements, e)
-			j.touchedIn(e.set)[e.key] = old
-			continue
-		case old == nil || old.Verdict == nil:
-			continue
-		}
-		if before.Sets[e.set] == nil {
-			before.Sets[e.set] = &nft.Elements{Set: j.Table.Sets[e.set].Set, Map: make(map[string]nft.Element)}
-		}
-		before.Sets[e.set].Map[e.key] = *old
-	}
-	units := unitsOf(before)
+	units, chains := unitsOf(before), make(map[string]*nft.Chain)
 	for name, old := range j.chains {
 		if j.Table.Chains[name] != nil && units.OfChain(name).Name != "" {
-			b.chains[name] = old
+			chains[name] = old
 			delete(j.chains, name)
 		}
 	}
-	j.backlog = b
-	b.arrange(j, units)
+	if j.backlog == nil {
+		j.backlog = newBacklog()
+	}
+	come := j.backlog.add(j, units, elements, chains)
 	for name := range maps.Clone(j.chains) {
 		j.moveReached(name)
 	}
-	names := slices.SortedFunc(maps.Keys(b.along), func(a, o string) int {
-		return cmp.Or(cmp.Compare(len(b.along[a].elements), len(b.along[o].elements)), cmp.Compare(a, o))
+	slices.SortFunc(come, func(a, o string) int {
+		return cmp.Or(cmp.Compare(j.backlog.size(a), j.backlog.size(o)), cmp.Compare(a, o))
 	})
-	for _, name := range names {
+	for _, name := range come {
 		r := j.reach(room)
-		if r.unit(name); r.work <= room {
+		if r.unit(name); r.work <= room && !r.chains {
 			room -= j.moveUnits(r)
 		}
 	}
 }
 
-// find fills the backlog with the elements that differ.
-func (b *backlog) find(j *Journal, have *nft.Table) {
+// size is how many elements of a unit are in the backlog, or a few more.
+func (b *backlog) size(unit string) int {
+	if with := b.along[unit]; with != nil {
+		return with.left
+	}
+	return 0
+}
+
+// differing returns the elements that differ, as a table has them.
+func (j *Journal) differing(have *nft.Table) map[elementName]*nft.Element {
+	elements := make(map[elementName]*nft.Element)
 	for name, want := range j.Table.Sets {
 		var held map[string]nft.Element
 		if h := have.Sets[name]; h != nil {
@@ -205,39 +220,49 @@ func (b *backlog) find(j *Journal, have *nft.Table) {
 			if element, ok := held[key]; ok {
 				old = &element
 			}
-			b.elements[elementName{name, key}] = old
+			elements[elementName{name, key}] = old
 		}
 		for key, element := range held {
 			if _, ok := want.Map[key]; !ok {
-				b.elements[elementName{name, key}] = &element
+				elements[elementName{name, key}] = &element
 			}
 		}
 	}
+	return elements
 }
 
-// arrange makes the queue.
-func (b *backlog) arrange(j *Journal, units Units) {
+// add adds elements and chains, as the kernel has them, to the end of the queue. It returns their units.
+func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Element,
+	chains map[string]*nft.Chain) (come []string) {
 	want := j.Table
-	b.units, b.along, b.queue = units, make(map[string]*step), nil
-	whole := make(map[string]*step)
+	b.units = units
+	b.turn++
+	whole := make(map[string]bool)        // the units, and whether some of it is Whole
 	var early, middle, late []elementName // that may go alone
 	goes := make(map[string]bool)         // units with chains that go, and none that come or change
 	for _, wanted := range []bool{false, true} {
-		for _, chains := range []map[string]*nft.Chain{b.chains, j.chains} {
-			for name := range chains {
+		for _, changed := range []map[string]*nft.Chain{chains, j.chains} {
+			for name := range changed {
 				if (want.Chains[name] != nil) == wanted {
 					goes[units.OfChain(name).Name] = !wanted
 				}
 			}
 		}
 	}
-	for e := range b.elements {
+	for e, before := range elements {
 		held := want.Sets[e.set]
 		_, wanted := held.Map[e.key]
 		unit := b.of(held.Set, e.key)
+		var with *step
+		if unit.Name != "" {
+			with = b.with(unit.Name)
+			with.elements = append(with.elements, e)
+			with.left++
+			whole[unit.Name] = whole[unit.Name] || unit.Whole
+		}
+		b.elements[e] = waiting[*nft.Element]{before, unit, with, b.turn}
 		switch {
 		case unit.Whole:
-			whole[unit.Name] = b.with(unit.Name)
 		case !wanted && unit.Name != "" && !goes[unit.Name]:
 			middle = append(middle, e)
 		case wanted == unit.Refuses:
@@ -245,35 +270,41 @@ func (b *backlog) arrange(j *Journal, units Units) {
 		default:
 			early = append(early, e)
 		}
-		if unit.Name != "" {
+	}
+	b.queue = append(b.queue, b.alone(early, want)...)
+	var others []string // chains of no unit
+	for name, before := range chains {
+		unit := units.OfChain(name)
+		b.chains[name] = waiting[*nft.Chain]{before: before, unit: unit, turn: b.turn}
+		switch {
+		case want.Chains[name] == nil:
+		case unit.Name == "":
+			others = append(others, name)
+		default:
 			with := b.with(unit.Name)
-			with.elements = append(with.elements, e)
+			with.chains = append(with.chains, name)
+			with.left += chainWork
+			b.chains[name] = waiting[*nft.Chain]{before, unit, with, b.turn}
+			if whole[unit.Name] = whole[unit.Name] || unit.Whole; !unit.Whole {
+				b.queue = append(b.queue, &step{chains: []string{name}, turn: b.turn})
+			}
 		}
 	}
-	b.addEach(early, want)
-	for name := range b.chains {
-		unit := b.units.OfChain(name)
-		if unit.Name == "" || want.Chains[name] == nil {
-			continue
-		}
-		with := b.with(unit.Name)
-		if with.chains = append(with.chains, name); unit.Whole {
-			whole[unit.Name] = with
-		} else {
-			b.queue = append(b.queue, &step{chains: []string{name}})
+	b.queue = append(b.queue, reversed(b.alone(middle, want))...)
+	come = slices.Sorted(maps.Keys(whole))
+	for _, name := range come {
+		if whole[name] {
+			b.queue = append(b.queue, &step{elements: b.along[name].elements, chains: b.along[name].chains, turn: b.turn})
 		}
 	}
-	slices.Reverse(b.addEach(middle, want))
-	for _, name := range slices.Sorted(maps.Keys(whole)) {
-		b.queue = append(b.queue, whole[name])
-	}
-	b.queue = append(b.queue, nil)
-	slices.Reverse(b.addEach(late, want))
+	b.queue = append(b.queue, &step{chains: others, turn: b.turn})
+	b.last = append(b.last, reversed(b.alone(late, want))...)
+	return come
 }
 
-// addEach appends steps of one element each to the queue, in the order of the sets' ranks, and returns them. A rule
-// comes to a set of low rank from one of high rank: elements of low rank come first and go last.
-func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
+// alone returns steps of one element each, in the order of the sets' ranks. A rule comes to a set of low rank from one
+// of high rank: elements of low rank come first and go last.
+func (b *backlog) alone(list []elementName, table *nft.Table) []*step {
 	keys := make(map[string][]string)
 	for _, e := range list {
 		keys[e.set] = append(keys[e.set], e.key)
@@ -281,16 +312,20 @@ func (b *backlog) addEach(list []elementName, table *nft.Table) []*step {
 	names := slices.SortedFunc(maps.Keys(keys), func(a, o string) int {
 		return nft.CompareSets(table.Sets[a].Set, table.Sets[o].Set)
 	})
-	steps := make([]step, 0, len(list))
+	steps := make([]*step, 0, len(list))
 	for _, name := range names {
 		slices.Sort(keys[name])
 		for _, key := range keys[name] {
 			list[len(steps)] = elementName{name, key}
-			steps = append(steps, step{elements: list[len(steps) : len(steps)+1]})
-			b.queue = append(b.queue, &steps[len(steps)-1])
+			steps = append(steps, &step{elements: list[len(steps) : len(steps)+1], turn: b.turn})
 		}
 	}
-	return b.queue[len(b.queue)-len(list):]
+	return steps
+}
+
+func reversed(steps []*step) []*step {
+	slices.Reverse(steps)
+	return steps
 }
 
 // with returns what comes along with an element of a unit.
@@ -314,21 +349,30 @@ func (j *Journal) Behind() bool { return j.backlog != nil }
 
 // Advance moves about n elements of the backlog into the next Changes, and returns what is left of n.
 func (j *Journal) Advance(n int) int {
-	b := j.backlog
+	b, most := j.backlog, n
 	for b != nil && n > 0 {
+		if len(b.queue) == 0 {
+			b.queue, b.last = b.last, nil
+		}
 		if len(b.queue) == 0 { // nothing refers to the rest any more
-			maps.Copy(j.chains, b.chains)
+			for name, chain := range b.chains {
+				j.chains[name] = chain.before
+			}
 			maps.Copy(j.sets, b.sets)
 			j.backlog = nil
 			break
 		}
 		next := b.queue[0]
 		b.queue = b.queue[1:]
-		if next == nil {
-			next = &step{chains: slices.Collect(maps.Keys(b.chains))}
-		}
 		r := j.reach(math.MaxInt)
-		r.step(next)
+		if next.waited < b.turn && next.turn < b.turn {
+			r.most = most
+		}
+		if r.step(next); r.work > r.most { // what it leads to has changed since, and has a later turn
+			next.waited = b.turn
+			b.queue = append(b.queue, next)
+			continue
+		}
 		n -= j.moveStep(next) + j.moveUnits(r)
 	}
 	return n
@@ -345,18 +389,24 @@ func (j *Journal) all() {
 func (j *Journal) moveStep(s *step) (work int) {
 	b := j.backlog
 	for _, e := range s.elements {
-		if old, ok := b.elements[e]; ok {
+		if w, ok := b.elements[e]; ok && (w.turn == s.turn || s.turn == 0) {
 			delete(b.elements, e)
-			j.touchedIn(e.set)[e.key] = old
+			j.touchedIn(e.set)[e.key] = w.before
 			work++
+			if w.along != nil {
+				w.along.left--
+			}
 		}
 	}
 	for _, name := range s.chains {
-		if old, ok := b.chains[name]; ok && j.Table.Chains[name] != nil {
+		if w, ok := b.chains[name]; ok && (w.turn == s.turn || s.turn == 0) && j.Table.Chains[name] != nil {
 			delete(b.chains, name)
-			j.chains[name] = old
-			if work += chainWork; b.units.OfChain(name).Walks {
+			j.chains[name] = w.before
+			if work += chainWork; w.unit.Walks {
 				work += walkWork
+			}
+			if w.along != nil {
+				w.along.left -= chainWork
 			}
 		}
 	}
@@ -366,7 +416,11 @@ func (j *Journal) moveStep(s *step) (work int) {
 // moveElement moves an element that changes now into the next Changes, with what belongs to it.
 func (j *Journal) moveElement(e elementName) {
 	b := j.backlog
-	j.moveUnit(b.of(j.Table.Sets[e.set].Set, e.key))
+	w, waits := b.elements[e]
+	if !waits {
+		w.unit = b.of(j.Table.Sets[e.set].Set, e.key)
+	}
+	j.moveUnit(w.unit)
 	j.moveStep(&step{elements: []elementName{e}})
 }
 
@@ -400,6 +454,7 @@ func (j *Journal) moveUnits(r *reached) (work int) {
 type reached struct {
 	journal *Journal
 	units   map[string]bool
+	chains  bool // some have chains
 	work    int
 	most    int
 }
@@ -408,14 +463,14 @@ func (j *Journal) reach(most int) *reached { return &reached{journal: j, most: m
 
 func (r *reached) unit(name string) {
 	s := r.journal.backlog.along[name]
-	if s == nil || r.units[name] {
+	if s == nil || s.left == 0 || r.units[name] {
 		return
 	}
 	if r.units == nil {
 		r.units = make(map[string]bool)
 	}
-	r.units[name] = true
-	if r.work += len(s.elements) + chainWork*len(s.chains); r.work <= r.most {
+	r.units[name], r.chains = true, r.chains || len(s.chains) > 0
+	if r.work += s.left; r.work <= r.most {
 		r.step(s)
 	}
 }
@@ -436,7 +491,7 @@ func (r *reached) chain(name string) {
 	if chain == nil {
 		return
 	}
-	r.unit(r.journal.backlog.units.OfChain(name).Name)
+	r.unit(r.journal.backlog.ofChain(name).Name)
 	for _, rule := range chain.Rules {
 		for _, stmt := range rule {
 			if v, ok := stmt.(nft.Verdict); ok && v.Chain != "" {
@@ -448,10 +503,20 @@ func (r *reached) chain(name string) {
 
 // moveChain is moveElement for a chain. The rules of one that belongs to no unit may need anything.
 func (j *Journal) moveChain(name string) {
-	if _, behind := j.backlog.chains[name]; !behind {
-		return
+	b := j.backlog
+	_, waits := b.chains[name]
+	if unit := b.ofChain(name); waits || unit.Whole {
+		j.moveUnit(unit)
 	}
-	if j.moveUnit(j.backlog.units.OfChain(name)); j.backlog.chains[name] != nil {
+	if b.chains[name].before != nil {
 		j.all()
 	}
+}
+
+// ofChain returns the unit of a chain.
+func (b *backlog) ofChain(name string) Unit {
+	if w, waits := b.chains[name]; waits {
+		return w.unit
+	}
+	return b.units.OfChain(name)
 }

@@ -159,7 +159,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
 		family.giveWay(r.Room(), &r.work)
-		family.lists.Advance(r.Room(), &r.work)
+		if !family.Behind() { // the next batch would take all of a list along that has not had its turn
+			family.lists.Advance(r.Room(), &r.work)
+		}
 	}
 	if delta.CIDRsChanged {
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
@@ -366,8 +368,8 @@ func (r *Ruleset) Found(have nft.Tables) {
 // lower it.
 var mostAtOnce = 3 * tracker.CommitElements
 
-// Advance adds about n elements of what the kernel lacks to the next Changes: see Found. If what has changed is too much
-// for one commit, the next Changes have a part of it each.
+// Advance adds about n elements of what the kernel lacks to the next Changes: see Found. If what has changed is too
+// much for one commit, the next Changes have a part of it each.
 func (r *Ruleset) Advance(n int) {
 	if next, _ := r.pending(); next > mostAtOnce {
 		r.work.MoveTo(&r.late, 1, 1)
