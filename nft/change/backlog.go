@@ -20,7 +20,8 @@ import (
 //     to any more.
 //
 // What changes meanwhile does not wait: its batch takes what belongs together from the backlog. Only chains and sets
-// are not deleted before the backlog ends, since elements in it may lead there.
+// are not deleted before the backlog ends, since elements in it may lead there. While large changes follow each other,
+// those to which nothing leads are deleted after each tenth.
 //
 // A large change that comes before the last one is through has its turn after it, but before what goes.
 type backlog struct {
@@ -32,6 +33,7 @@ type backlog struct {
 	chains   map[string]waiting[*nft.Chain]        // that change, go or come, as the kernel has them; nil for nothing
 	sets     map[string]*nft.Elements              // that go, with what they hold
 	turn     int                                   // of what comes to the backlog
+	released map[string]bool                       // chains and sets that may go with the next batch, if they are to go
 }
 
 // waiting is something in the backlog: as the kernel has it, its unit, and its turn.
@@ -134,7 +136,7 @@ func (j *Journal) Pending() (next, later int) {
 		return 0, later
 	}
 	for set, touched := range j.elements {
-		if !j.waits(j.Table.Sets[set] != nil) {
+		if !j.waits(set, j.Table.Sets[set] != nil) {
 			next += len(touched)
 		}
 	}
@@ -179,7 +181,11 @@ func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
 	if j.backlog == nil {
 		j.backlog = newBacklog()
 	}
+	j.backlog.compact()
 	come := j.backlog.add(j, units, elements, chains)
+	if j.backlog.turn%turnsPerRelease == 0 {
+		j.release()
+	}
 	for name := range maps.Clone(j.chains) {
 		j.moveReached(name)
 	}
@@ -192,6 +198,88 @@ func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
 			room -= j.moveUnits(r)
 		}
 	}
+}
+
+// turnsPerRelease is a number of large changes. To release chains and sets takes a walk through the backlog.
+const turnsPerRelease = 10
+
+// release lets chains and sets go with the next batch that are not wanted, and to which nothing leads that the kernel
+// has.
+func (j *Journal) release() {
+	b, kept := j.backlog, make(map[string]bool)
+	keep := func(chain *nft.Chain) {
+		for _, rule := range chain.Rules {
+			for _, stmt := range rule {
+				for _, name := range named(stmt) {
+					kept[name] = true
+				}
+			}
+		}
+	}
+	for _, w := range b.elements {
+		if w.before != nil && w.before.Verdict != nil {
+			kept[w.before.Verdict.Chain] = true
+		}
+	}
+	for _, w := range b.chains {
+		if w.before != nil {
+			keep(w.before)
+		}
+	}
+	for more := true; more; { // a chain that stays keeps what it leads to
+		before := len(kept)
+		for name, chain := range j.chains {
+			if chain != nil && j.Table.Chains[name] == nil && kept[name] {
+				keep(chain)
+			}
+		}
+		more = len(kept) > before
+	}
+	b.released = make(map[string]bool)
+	for name := range j.chains {
+		b.released[name] = !kept[name]
+	}
+	for name := range j.sets {
+		b.released[name] = !kept[name]
+	}
+	for e, w := range b.elements {
+		if j.Table.Sets[e.set] == nil && b.released[e.set] { // it goes with its set
+			delete(b.elements, e)
+			if w.along != nil {
+				w.along.left--
+			}
+		}
+	}
+}
+
+// named returns the chain and the sets that a statement names.
+func named(stmt nft.Stmt) []string {
+	switch s := stmt.(type) {
+	case nft.Verdict:
+		return []string{s.Chain}
+	case nft.VerdictFrom:
+		return []string{s.Map}
+	case nft.InSet:
+		return []string{s.Set}
+	case nft.DNATFrom:
+		return []string{s.Map, s.Ports}
+	case nft.Update:
+		return []string{s.Map}
+	case nft.Forget:
+		return []string{s.Map}
+	}
+	return nil
+}
+
+// compact drops the steps of which nothing is left, if they are most of the queue.
+func (b *backlog) compact() {
+	if len(b.queue) < 2*(len(b.elements)+len(b.chains)) {
+		return
+	}
+	b.queue = slices.DeleteFunc(slices.Clone(b.queue), func(s *step) bool {
+		return !slices.ContainsFunc(s.elements, func(e elementName) bool { return b.elements[e].turn == s.turn }) &&
+			!slices.ContainsFunc(s.chains, func(name string) bool { return b.chains[name].turn == s.turn })
+	})
 }
 
 // size is how many elements of a unit are in the backlog, or a few more.
@@ -254,7 +342,7 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 		_, wanted := held.Map[e.key]
 		unit := b.of(held.Set, e.key)
 		var with *step
-		if unit.Name != "" {
+		if unit.Name != "" && (unit.Whole || wanted) { // nothing needs what goes
 			with = b.with(unit.Name)
 			with.elements = append(with.elements, e)
 			with.left++

@@ -248,7 +248,7 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	}
 	for name, before := range j.sets {
 		now := j.Table.Sets[name]
-		if j.waits(now != nil) {
+		if j.waits(name, now != nil) {
 			continue
 		}
 		if before != nil {
@@ -259,7 +259,7 @@ func (j *Journal) pending() (have, want *nft.Table) {
 		}
 	}
 	for name, old := range j.chains {
-		if j.waits(j.Table.Chains[name] != nil) {
+		if j.waits(name, j.Table.Chains[name] != nil) {
 			continue
 		}
 		if old != nil {
@@ -272,8 +272,11 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	return have, want
 }
 
-// waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog.
-func (j *Journal) waits(wanted bool) bool { return !wanted && j.backlog != nil }
+// waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog, or until
+// it is released.
+func (j *Journal) waits(name string, wanted bool) bool {
+	return !wanted && j.backlog != nil && !j.backlog.released[name]
+}
 
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
@@ -282,9 +285,13 @@ func (j *Journal) Committed() {
 		return
 	}
 	j.tracking, j.gone = true, false
-	maps.DeleteFunc(j.elements, func(set string, _ map[string]*nft.Element) bool {
-		return !j.waits(j.Table.Sets[set] != nil)
+	settled := func(name string, wanted bool) bool { return !j.waits(name, wanted) }
+	maps.DeleteFunc(j.elements, func(name string, _ map[string]*nft.Element) bool {
+		return settled(name, j.Table.Sets[name] != nil)
 	})
-	maps.DeleteFunc(j.sets, func(set string, _ *nft.Elements) bool { return !j.waits(j.Table.Sets[set] != nil) })
-	maps.DeleteFunc(j.chains, func(chain string, _ *nft.Chain) bool { return !j.waits(j.Table.Chains[chain] != nil) })
+	maps.DeleteFunc(j.sets, func(name string, _ *nft.Elements) bool { return settled(name, j.Table.Sets[name] != nil) })
+	maps.DeleteFunc(j.chains, func(name string, _ *nft.Chain) bool { return settled(name, j.Table.Chains[name] != nil) })
+	if j.backlog != nil {
+		j.backlog.released = nil
+	}
 }

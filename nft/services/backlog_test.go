@@ -233,7 +233,7 @@ func TestLargeChangeInKernel(t *testing.T) {
 		r.SetNodePortAddresses(nodeAddresses)
 		commit(t, k, change.Diff(nil, r.Want()))
 		r.Committed()
-		parts := 0
+		parts, changes := 0, 0
 		for range 30 {
 			r.Apply(w.change())
 			for r.Advance(10); ; r.Advance(10) {
@@ -242,7 +242,8 @@ func TestLargeChangeInKernel(t *testing.T) {
 				if !r.Behind() {
 					break
 				}
-				if parts++; parts%40 == 1 {
+				if parts++; parts%4 == 1 && changes < 100 {
+					changes++
 					r.Apply(w.change())
 				}
 			}
