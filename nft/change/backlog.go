@@ -36,11 +36,10 @@ type backlog struct {
 	released map[string]bool                       // chains and sets that may go with the next batch, if they are to go
 }
 
-// waiting is something in the backlog: as the kernel has it, its unit, and its turn.
+// waiting is something in the backlog.
 type waiting[T any] struct {
-	before T
-	unit   Unit
-	along  *step // of the unit; nil if it stands alone
+	before T     // as the kernel has it
+	along  *step // that of its unit; nil if it stands alone, or goes and nothing needs it
 	turn   int
 }
 
@@ -48,9 +47,10 @@ type waiting[T any] struct {
 type step struct {
 	elements []elementName
 	chains   []string
-	turn     int // 0: any
-	left     int // work of what is still in the backlog, if it is that of a unit
-	waited   int // the turn after which it was put last
+	turn     int  // 0: any
+	unit     Unit // of those that come along
+	left     int  // work of what is still in the backlog, of those that come along
+	waited   int  // the turn after which it was put last
 }
 
 type elementName struct{ set, key string }
@@ -343,12 +343,12 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 		unit := b.of(held.Set, e.key)
 		var with *step
 		if unit.Name != "" && (unit.Whole || wanted) { // nothing needs what goes
-			with = b.with(unit.Name)
+			with = b.with(unit)
 			with.elements = append(with.elements, e)
 			with.left++
 			whole[unit.Name] = whole[unit.Name] || unit.Whole
 		}
-		b.elements[e] = waiting[*nft.Element]{before, unit, with, b.turn}
+		b.elements[e] = waiting[*nft.Element]{before, with, b.turn}
 		switch {
 		case unit.Whole:
 		case !wanted && unit.Name != "" && !goes[unit.Name]:
@@ -363,16 +363,16 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 	var others []string // chains of no unit
 	for name, before := range chains {
 		unit := units.OfChain(name)
-		b.chains[name] = waiting[*nft.Chain]{before: before, unit: unit, turn: b.turn}
+		b.chains[name] = waiting[*nft.Chain]{before: before, turn: b.turn}
 		switch {
 		case want.Chains[name] == nil:
 		case unit.Name == "":
 			others = append(others, name)
 		default:
-			with := b.with(unit.Name)
+			with := b.with(unit)
 			with.chains = append(with.chains, name)
 			with.left += chainWork
-			b.chains[name] = waiting[*nft.Chain]{before, unit, with, b.turn}
+			b.chains[name] = waiting[*nft.Chain]{before, with, b.turn}
 			if whole[unit.Name] = whole[unit.Name] || unit.Whole; !unit.Whole {
 				b.queue = append(b.queue, &step{chains: []string{name}, turn: b.turn})
 			}
@@ -417,11 +417,11 @@ func reversed(steps []*step) []*step {
 }
 
 // with returns what comes along with an element of a unit.
-func (b *backlog) with(unit string) *step {
-	if b.along[unit] == nil {
-		b.along[unit] = new(step)
+func (b *backlog) with(unit Unit) *step {
+	if b.along[unit.Name] == nil {
+		b.along[unit.Name] = &step{unit: unit}
 	}
-	return b.along[unit]
+	return b.along[unit.Name]
 }
 
 // of is units. All ranges of a set are one: some of the old ones may overlap some of the new ones.
@@ -490,11 +490,12 @@ func (j *Journal) moveStep(s *step) (work int) {
 		if w, ok := b.chains[name]; ok && (w.turn == s.turn || s.turn == 0) && j.Table.Chains[name] != nil {
 			delete(b.chains, name)
 			j.chains[name] = w.before
-			if work += chainWork; w.unit.Walks {
-				work += walkWork
-			}
+			work += chainWork
 			if w.along != nil {
 				w.along.left -= chainWork
+				if w.along.unit.Walks {
+					work += walkWork
+				}
 			}
 		}
 	}
@@ -504,11 +505,11 @@ func (j *Journal) moveStep(s *step) (work int) {
 // moveElement moves an element that changes now into the next Changes, with what belongs to it.
 func (j *Journal) moveElement(e elementName) {
 	b := j.backlog
-	w, waits := b.elements[e]
-	if !waits {
-		w.unit = b.of(j.Table.Sets[e.set].Set, e.key)
+	unit := b.of(j.Table.Sets[e.set].Set, e.key)
+	if along := b.elements[e].along; along != nil {
+		unit = along.unit
 	}
-	j.moveUnit(w.unit)
+	j.moveUnit(unit)
 	j.moveStep(&step{elements: []elementName{e}})
 }
 
@@ -603,8 +604,8 @@ func (j *Journal) moveChain(name string) {
 
 // ofChain returns the unit of a chain.
 func (b *backlog) ofChain(name string) Unit {
-	if w, waits := b.chains[name]; waits {
-		return w.unit
+	if along := b.chains[name].along; along != nil {
+		return along.unit
 	}
 	return b.units.OfChain(name)
 }
