@@ -32,9 +32,12 @@ func commitNext(tr *tracker.Tracker, r *services.Ruleset) (d tracker.Delta, elem
 	return d, batch.ElementCount(), d.Due.IsZero() && batch.Empty() && !r.Unfinished() && !r.Behind()
 }
 
-// TestManyEndpointsLeaveSlots: endpoints leave a large slot table with the next commit, however many slots name them.
+// TestManyEndpointsLeaveSlots: endpoints leave a large slot table at once, however many slots name them: with the next
+// commit, or 1,000 with each commit.
 func TestManyEndpointsLeaveSlots(t *testing.T) {
-	for _, left := range []int{0, 2, 350} {
+	for _, tt := range []struct{ before, after, commits int }{
+		{700, 0, 1}, {700, 2, 1}, {700, 350, 1}, {10_000, 2, 11}, {10_000, 5000, 11},
+	} {
 		tr, r := compiling()
 		s := lab.Service("shop", "web", netip.MustParseAddr("10.97.0.1"))
 		s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
@@ -43,14 +46,24 @@ func TestManyEndpointsLeaveSlots(t *testing.T) {
 			must(t, tr.SetSlice(lab.Slice("shop", "web", 0, corev1.IPv4Protocol,
 				lab.Addresses(netip.MustParseAddr("10.8.0.1"), endpoints))))
 		}
-		set(700)
+		set(tt.before)
 		for done := false; !done; {
 			_, _, done = commitNext(tr, r)
 		}
-		set(left)
-		d, n, _ := commitNext(tr, r)
-		if len(d.Changed) != 1 || len(d.Changed[0].Cluster) != left || n > 3*tracker.CommitElements {
-			t.Errorf("the next commit after %d of 700 endpoints stay has %d elements, and %+v", left, n, d.Changed)
+		set(tt.after)
+		commits, left := 0, tt.before
+		for done := false; !done && (left != tt.after || r.Behind()); commits++ {
+			var d tracker.Delta
+			var n int
+			if d, n, done = commitNext(tr, r); n > 3*tracker.CommitElements {
+				t.Errorf("%d endpoints that become %d: a commit has %d elements", tt.before, tt.after, n)
+			}
+			for _, port := range d.Changed {
+				left = len(port.Cluster)
+			}
+		}
+		if left != tt.after || commits > tt.commits {
+			t.Errorf("after %d commits, %d of %d endpoints are left, want %d", commits, left, tt.before, tt.after)
 		}
 	}
 }

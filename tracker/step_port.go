@@ -317,10 +317,8 @@ func (s *stepper) endpoints(have, want weightedList, each price) weightedList {
 	weighted, list := have.weights != nil || want.weights != nil, weightedList{}
 	stay := 0 // how many are written to the list from which chance chooses
 	if each.departs < each.goes {
-		gone, _ := differing(have.endpoints, want.endpoints, compare)
-		left := len(have.endpoints) - gone
-		if gone*each.goes > mostSlots && gone*each.departs <= mostSlots && left <= CommitElements {
-			each.goes, stay = each.departs, left
+		if gone, _ := differing(have.endpoints, want.endpoints, compare); gone*each.goes > mostSlots {
+			each.goes, stay = each.departs, len(have.endpoints)-gone
 		}
 	}
 	switch {
