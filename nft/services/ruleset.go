@@ -377,6 +377,9 @@ func (r *Ruleset) Advance(n int) {
 		n = r.Room()
 		for _, f := range r.config.Families {
 			family := r.families[f]
+			if next, _ := family.Pending(); next == 0 { // its table may have to be made anew
+				continue
+			}
 			family.Defer(n/2, func(before *nft.Table) change.Units { return layout.NewUnits(before, family.Table) })
 		}
 	}
