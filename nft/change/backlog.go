@@ -273,16 +273,18 @@ func named(stmt nft.Stmt) []string {
 
 // compact drops the steps of which nothing is left, if they are most of the queue.
 func (b *backlog) compact() {
-	if len(b.queue) < 2*(len(b.elements)+len(b.chains)) {
+	if len(b.queue)+len(b.last) < 2*(len(b.elements)+len(b.chains)) {
 		return
 	}
-	b.queue = slices.DeleteFunc(slices.Clone(b.queue), func(s *step) bool {
+	done := func(s *step) bool {
 		return !slices.ContainsFunc(s.elements, func(e elementName) bool { return b.elements[e].turn == s.turn }) &&
 			!slices.ContainsFunc(s.chains, func(name string) bool { return b.chains[name].turn == s.turn })
-	})
+	}
+	b.queue = slices.DeleteFunc(slices.Clone(b.queue), done)
+	b.last = slices.DeleteFunc(slices.Clone(b.last), done)
 }
 
-// size is how many elements of a unit are in the backlog, or a few more.
+// size is how much work a unit in the backlog is.
 func (b *backlog) size(unit string) int {
 	if with := b.along[unit]; with != nil {
 		return with.left

@@ -133,10 +133,14 @@ func (u Units) ofAffinity(number uint32) change.Unit {
 
 // root is the affinity that stands for all those that change together.
 func (u Units) root(number uint32) uint32 {
-	for u.with[number] != 0 {
-		number = u.with[number]
+	root := number
+	for u.with[root] != 0 {
+		root = u.with[root]
 	}
-	return number
+	if root != number {
+		u.with[number] = root // 10,000 ports may have passed a frontend on in a row
+	}
+	return root
 }
 
 // affinityOf is the number of the affinity of a frontend that has an element; 0 if it has none.
