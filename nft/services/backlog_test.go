@@ -258,8 +258,8 @@ func TestLargeChangeInKernel(t *testing.T) {
 	}
 }
 
-// TestLargeChangeBesideLostTable: another program has deleted the table of one family, and a change of both is too large
-// for one commit. The lost table is made as a whole.
+// TestLargeChangeBesideLostTable: another program has deleted the table of one family, and a change of both is too
+// large for one commit. The lost table is made as a whole.
 func TestLargeChangeBesideLostTable(t *testing.T) {
 	divideChanges(t)
 	parts := 0
