@@ -2,6 +2,7 @@ package sync
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
@@ -68,96 +69,108 @@ func TestManyEndpointsLeaveSlots(t *testing.T) {
 	}
 }
 
+// A large Service; the zero value is none.
+type large struct {
+	ports, endpoints int
+	sticky, local    bool
+	protocol         corev1.Protocol
+	algorithm        string
+	replaced         int32 // endpoints, half of which get another target port
+}
+
+// set makes a tracker have the Service for a tenant.
+func (w large) set(t *testing.T, tr *tracker.Tracker, tenant byte) {
+	t.Helper()
+	namespace := fmt.Sprint("tenant-", tenant)
+	s := lab.Service(namespace, "web", netip.AddrFrom4([4]byte{10, 97, 0, tenant}))
+	s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprint("198.51.100.", tenant)}}
+	if w.sticky {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	if w.local {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		s.Spec.HealthCheckNodePort = 31000 + int32(tenant)
+	}
+	if w.algorithm != "" {
+		s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": w.algorithm}
+	}
+	addresses := lab.Addresses(netip.AddrFrom4([4]byte{10, 8 + tenant, 0, 1}).Next(), w.endpoints)
+	slice := lab.Slice(namespace, "web", 0, corev1.IPv4Protocol, addresses)
+	slice.Ports = nil
+	other := slice.DeepCopy()
+	other.Name += "-other"
+	if w.replaced > 0 {
+		half := len(addresses) / 2
+		slice.Endpoints, other.Endpoints = slice.Endpoints[:half], other.Endpoints[half:]
+	} else {
+		other.Endpoints = nil
+	}
+	for i := range slice.Endpoints {
+		slice.Endpoints[i].NodeName = new(lab.NodeName)
+	}
+	for i := range w.ports {
+		name, number := fmt.Sprint("p", i), int32(1000+i)
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: w.protocol, Port: number})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol, Port: &number})
+		other.Ports = append(other.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol,
+			Port: new(number + w.replaced)})
+	}
+	if w.ports == 0 {
+		tr.DeleteService(namespace, "web")
+	} else {
+		must(t, tr.SetService(s))
+	}
+	must(t, tr.SetSlice(slice))
+	must(t, tr.SetSlice(other))
+}
+
+// mostElements is how many elements a commit may have: a change that is not divided, and some of what is left of others.
+const mostElements = 3*tracker.CommitElements + tracker.CommitElements/4
+
 // TestElementsOfOneCommit: no commit of a change has many more elements than the tracker reckons with.
 func TestElementsOfOneCommit(t *testing.T) {
-	type world struct {
-		ports, endpoints int
-		sticky, local    bool
-		protocol         corev1.Protocol
-		algorithm        string
-		replaced         int32 // endpoints, half of which get another target port
-	}
 	for _, tt := range []struct {
 		name          string
-		before, after world
+		before, after large
 	}{
-		{"ports with a long list", world{}, world{ports: 3, endpoints: 4000}},
-		{"ports with a long list, sticky", world{}, world{ports: 3, endpoints: 4000, sticky: true}},
-		{"a policy Local and a long list", world{}, world{ports: 3, endpoints: 4000, sticky: true, local: true}},
-		{"a shared list grows", world{ports: 20, endpoints: 300}, world{ports: 20, endpoints: 4000}},
-		{"the first endpoints of a long list", world{ports: 3}, world{ports: 3, endpoints: 4000}},
-		{"another protocol", world{ports: 3, endpoints: 4000, sticky: true},
-			world{ports: 3, endpoints: 4000, sticky: true, protocol: corev1.ProtocolUDP}},
-		{"a second port", world{ports: 1, endpoints: 10_000}, world{ports: 2, endpoints: 10_000}},
-		{"a second port, sticky", world{ports: 1, endpoints: 10_000, sticky: true},
-			world{ports: 2, endpoints: 10_000, sticky: true}},
-		{"a policy Local of a long list", world{ports: 2, endpoints: 10_000},
-			world{ports: 2, endpoints: 10_000, local: true}},
-		{"a policy Local of a long list, sticky", world{ports: 2, endpoints: 10_000, sticky: true},
-			world{ports: 2, endpoints: 10_000, sticky: true, local: true}},
-		{"other target ports", world{ports: 2, endpoints: 10_000}, world{ports: 2, endpoints: 10_000, replaced: 1}},
-		{"other target ports, sticky", world{ports: 2, endpoints: 10_000, sticky: true},
-			world{ports: 2, endpoints: 10_000, sticky: true, replaced: 1}},
-		{"another algorithm", world{ports: 2, endpoints: 10_000, algorithm: "maglev"}, world{ports: 2, endpoints: 10_000}},
-		{"another algorithm, sticky", world{ports: 2, endpoints: 10_000, algorithm: "maglev", sticky: true},
-			world{ports: 2, endpoints: 10_000, sticky: true}},
-		{"most slots go", world{ports: 2, endpoints: 10_000, algorithm: "maglev"},
-			world{ports: 2, endpoints: 5_000, algorithm: "maglev"}},
-		{"affinity comes", world{ports: 2, endpoints: 10_000}, world{ports: 2, endpoints: 10_000, sticky: true}},
-		{"affinity goes", world{ports: 2, endpoints: 10_000, sticky: true}, world{ports: 2, endpoints: 10_000}},
-		{"ports come to share a list", world{ports: 1, endpoints: 300}, world{ports: 30, endpoints: 300}},
-		{"sticky ports get a policy Local", world{ports: 30, endpoints: 700, sticky: true},
-			world{ports: 30, endpoints: 700, sticky: true, local: true}},
-		{"a policy Local and a long list go", world{ports: 3, endpoints: 4000, sticky: true, local: true}, world{}},
+		{"ports with a long list", large{}, large{ports: 3, endpoints: 4000}},
+		{"ports with a long list, sticky", large{}, large{ports: 3, endpoints: 4000, sticky: true}},
+		{"a policy Local and a long list", large{}, large{ports: 3, endpoints: 4000, sticky: true, local: true}},
+		{"a shared list grows", large{ports: 20, endpoints: 300}, large{ports: 20, endpoints: 4000}},
+		{"the first endpoints of a long list", large{ports: 3}, large{ports: 3, endpoints: 4000}},
+		{"another protocol", large{ports: 3, endpoints: 4000, sticky: true},
+			large{ports: 3, endpoints: 4000, sticky: true, protocol: corev1.ProtocolUDP}},
+		{"a second port", large{ports: 1, endpoints: 10_000}, large{ports: 2, endpoints: 10_000}},
+		{"a second port, sticky", large{ports: 1, endpoints: 10_000, sticky: true},
+			large{ports: 2, endpoints: 10_000, sticky: true}},
+		{"a policy Local of a long list", large{ports: 2, endpoints: 10_000},
+			large{ports: 2, endpoints: 10_000, local: true}},
+		{"a policy Local of a long list, sticky", large{ports: 2, endpoints: 10_000, sticky: true},
+			large{ports: 2, endpoints: 10_000, sticky: true, local: true}},
+		{"other target ports", large{ports: 2, endpoints: 10_000}, large{ports: 2, endpoints: 10_000, replaced: 1}},
+		{"other target ports, sticky", large{ports: 2, endpoints: 10_000, sticky: true},
+			large{ports: 2, endpoints: 10_000, sticky: true, replaced: 1}},
+		{"another algorithm", large{ports: 2, endpoints: 10_000, algorithm: "maglev"}, large{ports: 2, endpoints: 10_000}},
+		{"another algorithm, sticky", large{ports: 2, endpoints: 10_000, algorithm: "maglev", sticky: true},
+			large{ports: 2, endpoints: 10_000, sticky: true}},
+		{"most slots go", large{ports: 2, endpoints: 10_000, algorithm: "maglev"},
+			large{ports: 2, endpoints: 5_000, algorithm: "maglev"}},
+		{"affinity comes", large{ports: 2, endpoints: 10_000}, large{ports: 2, endpoints: 10_000, sticky: true}},
+		{"affinity goes", large{ports: 2, endpoints: 10_000, sticky: true}, large{ports: 2, endpoints: 10_000}},
+		{"ports come to share a list", large{ports: 1, endpoints: 300}, large{ports: 30, endpoints: 300}},
+		{"sticky ports get a policy Local", large{ports: 30, endpoints: 700, sticky: true},
+			large{ports: 30, endpoints: 700, sticky: true, local: true}},
+		{"a policy Local and a long list go", large{ports: 3, endpoints: 4000, sticky: true, local: true}, large{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tr, r := compiling()
-			for begin, w := range []world{{}, tt.before, tt.after} {
-				s := lab.Service("shop", "web", netip.MustParseAddr("10.97.0.1"))
-				s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
-				s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
-				if w.sticky {
-					s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-				}
-				if w.local {
-					s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-					s.Spec.HealthCheckNodePort = 31000
-				}
-				if w.algorithm != "" {
-					s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": w.algorithm}
-				}
-				addresses := lab.Addresses(netip.MustParseAddr("10.8.0.1").Next(), w.endpoints)
-				slice := lab.Slice("shop", "web", 0, corev1.IPv4Protocol, addresses)
-				slice.Ports = nil
-				other := slice.DeepCopy()
-				other.Name += "-other"
-				if w.replaced > 0 {
-					half := len(addresses) / 2
-					slice.Endpoints, other.Endpoints = slice.Endpoints[:half], other.Endpoints[half:]
-				} else {
-					other.Endpoints = nil
-				}
-				for i := range slice.Endpoints {
-					slice.Endpoints[i].NodeName = new(lab.NodeName)
-				}
-				for i := range w.ports {
-					name, number := fmt.Sprint("p", i), int32(1000+i)
-					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: w.protocol, Port: number})
-					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol, Port: &number})
-					other.Ports = append(other.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &w.protocol,
-						Port: new(number + w.replaced)})
-				}
-				if w.ports == 0 {
-					tr.DeleteService("shop", "web")
-				} else {
-					must(t, tr.SetService(s))
-				}
-				must(t, tr.SetSlice(slice))
-				must(t, tr.SetSlice(other))
+			for begin, w := range []large{{}, tt.before, tt.after} {
+				w.set(t, tr, 1)
 				most, commits := 0, 0
 				for done := false; !done; {
 					var n int
-					if _, n, done = commitNext(tr, r); n > 3*tracker.CommitElements && begin > 0 {
+					if _, n, done = commitNext(tr, r); n > mostElements && begin > 0 {
 						t.Errorf("a commit has %d elements", n)
 					}
 					most, commits = max(most, n), commits+1
@@ -165,5 +178,34 @@ func TestElementsOfOneCommit(t *testing.T) {
 				t.Logf("step %d: %d elements in the largest of %d commits", begin, most, commits)
 			}
 		})
+	}
+}
+
+// TestElementsOfManyChanges: large Services change again and again before their last change is complete.
+func TestElementsOfManyChanges(t *testing.T) {
+	for seed := range uint64(3) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		tr, r := compiling()
+		tenants := 1 + byte(seed%3)*2
+		for commit := 0; ; commit++ {
+			if last := commit - int(tenants); last < 0 || last < 150 && random.IntN(6) == 0 {
+				tenant := byte(commit) % tenants
+				if last >= 0 {
+					tenant = byte(random.IntN(int(tenants)))
+				}
+				w := large{ports: 1 + random.IntN(4), endpoints: 5000, sticky: random.IntN(2) == 0, local: random.IntN(3) == 0}
+				if random.IntN(2) == 0 {
+					w.algorithm = "maglev"
+				}
+				w.set(t, tr, 1+tenant)
+			}
+			_, n, done := commitNext(tr, r)
+			if n > mostElements && commit > int(tenants) {
+				t.Errorf("seed %d: commit %d has %d elements, want at most %d", seed, commit, n, mostElements)
+			}
+			if done && commit > 160 {
+				break
+			}
+		}
 	}
 }

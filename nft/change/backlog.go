@@ -47,7 +47,7 @@ type waiting[T any] struct {
 type step struct {
 	elements []elementName
 	chains   []string
-	turn     int  // 0: any
+	turn     int  // 0 of those that come along
 	unit     Unit // of those that come along
 	left     int  // work of what is still in the backlog, of those that come along
 	waited   int  // the turn after which it was put last
@@ -127,7 +127,8 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	}
 }
 
-// Pending is about how many elements the next Changes has, and how many those after it have. next is 0 at a start.
+// Pending is how many elements the next Changes adds and deletes, and about how many are left after it. next is 0 at a
+// start.
 func (j *Journal) Pending() (next, later int) {
 	if j.backlog != nil {
 		later = len(j.backlog.elements) + chainWork*len(j.backlog.chains)
@@ -136,8 +137,15 @@ func (j *Journal) Pending() (next, later int) {
 		return 0, later
 	}
 	for set, touched := range j.elements {
-		if !j.waits(set, j.Table.Sets[set] != nil) {
-			next += len(touched)
+		want := j.Table.Sets[set]
+		if want == nil || want.Set.Dynamic {
+			continue
+		}
+		for key, before := range touched {
+			now, present := want.Map[key]
+			if !same(before, now, present) {
+				next += operations(before, present)
+			}
 		}
 	}
 	for chain := range j.chains {
@@ -146,6 +154,14 @@ func (j *Journal) Pending() (next, later int) {
 		}
 	}
 	return next, later
+}
+
+// operations is how many operations an element is that differs.
+func operations(before *nft.Element, wanted bool) int {
+	if before != nil && wanted {
+		return 2
+	}
+	return 1
 }
 
 // Defer has the next calls of Changes make what the next one would, a part at a time: see Advance. The units that take
@@ -479,17 +495,14 @@ func (j *Journal) all() {
 func (j *Journal) moveStep(s *step) (work int) {
 	b := j.backlog
 	for _, e := range s.elements {
-		if w, ok := b.elements[e]; ok && (w.turn == s.turn || s.turn == 0) {
-			delete(b.elements, e)
-			j.touchedIn(e.set)[e.key] = w.before
-			work++
-			if w.along != nil {
-				w.along.left--
-			}
+		if w, ok := b.elements[e]; ok && (w.turn == s.turn || w.along == s) {
+			j.take(e, w)
+			_, wanted := j.Table.Elements(e.set)[e.key]
+			work += operations(w.before, wanted)
 		}
 	}
 	for _, name := range s.chains {
-		if w, ok := b.chains[name]; ok && (w.turn == s.turn || s.turn == 0) && j.Table.Chains[name] != nil {
+		if w, ok := b.chains[name]; ok && (w.turn == s.turn || w.along == s) && j.Table.Chains[name] != nil {
 			delete(b.chains, name)
 			j.chains[name] = w.before
 			work += chainWork
@@ -512,7 +525,18 @@ func (j *Journal) moveElement(e elementName) {
 		unit = along.unit
 	}
 	j.moveUnit(unit)
-	j.moveStep(&step{elements: []elementName{e}})
+	if w, ok := b.elements[e]; ok {
+		j.take(e, w)
+	}
+}
+
+// take moves an element of the backlog into the next Changes.
+func (j *Journal) take(e elementName, w waiting[*nft.Element]) {
+	delete(j.backlog.elements, e)
+	j.touchedIn(e.set)[e.key] = w.before
+	if w.along != nil {
+		w.along.left--
+	}
 }
 
 // moveUnit moves a unit into the next Changes, with what its chains need.

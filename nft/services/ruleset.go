@@ -383,6 +383,9 @@ func (r *Ruleset) Advance(n int) {
 			family.Defer(n/2, func(before *nft.Table) change.Units { return layout.NewUnits(before, family.Table) })
 		}
 	}
+	if next, _ := r.pending(); next > 0 {
+		n = min(n, max(mostAtOnce-next, stagedFrom/4))
+	}
 	for _, f := range r.config.Families {
 		n = r.families[f].Advance(n)
 	}
@@ -394,7 +397,7 @@ func (r *Ruleset) Advance(n int) {
 	}
 }
 
-// pending is about how many elements the next Changes has, and how many those after it have.
+// pending is Journal.Pending of all families.
 func (r *Ruleset) pending() (next, later int) {
 	for _, family := range r.families {
 		n, m := family.Pending()
