@@ -29,7 +29,7 @@ func eachPair[T any](have, want []T, compare func(h, w T) int, f func(h, w T)) {
 	}
 }
 
-// Difference returns what before and want do not have in common. Both are sorted and name nothing twice.
+// Difference returns what before and want do not have in common. Both are sorted. What is named twice counts twice.
 func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone, come []T) {
 	if SameMemory(before, want) {
 		return nil, nil

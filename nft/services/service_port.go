@@ -320,20 +320,25 @@ func (fr *familyRules) setOnNode(port *portState, list []netip.AddrPort) {
 		return
 	}
 	port.onNode = list
+	var left, came []netip.AddrPort
 	if id := tracker.MemoryOf(list); len(list) > 0 {
 		if fr.onNode[id]++; fr.onNode[id] == 1 {
-			for _, ep := range list {
-				fr.share(hairpin(ep.Addr()))
-			}
+			came = list
 		}
 	}
 	if id := tracker.MemoryOf(before); len(before) > 0 {
 		if fr.onNode[id]--; fr.onNode[id] == 0 {
 			delete(fr.onNode, id)
-			for _, ep := range before {
-				fr.unshare(hairpin(ep.Addr()))
-			}
+			left = before
 		}
+	}
+	byAddr := func(a, b netip.AddrPort) int { return a.Addr().Compare(b.Addr()) }
+	left, came = tracker.Difference(left, came, byAddr) // their ports do not matter
+	for _, ep := range came {
+		fr.share(hairpin(ep.Addr()))
+	}
+	for _, ep := range left {
+		fr.unshare(hairpin(ep.Addr()))
 	}
 }
 
