@@ -30,6 +30,7 @@ func commitNext(tr *tracker.Tracker, r *services.Ruleset) (d tracker.Delta, elem
 	r.Advance(r.Room())
 	batch := r.Changes()
 	r.Committed()
+	tr.Hold(r.Held())
 	return d, batch.ElementCount(), d.Due.IsZero() && batch.Empty() && !r.Unfinished() && !r.Behind()
 }
 
@@ -193,11 +194,7 @@ func TestElementsOfManyChanges(t *testing.T) {
 				if last >= 0 {
 					tenant = byte(random.IntN(int(tenants)))
 				}
-				w := large{ports: 1 + random.IntN(4), endpoints: 5000, sticky: random.IntN(2) == 0, local: random.IntN(3) == 0}
-				if random.IntN(2) == 0 {
-					w.algorithm = "maglev"
-				}
-				w.set(t, tr, 1+tenant)
+				anyLarge(random, 5000).set(t, tr, 1+tenant)
 			}
 			_, n, done := commitNext(tr, r)
 			if n > mostElements && commit > int(tenants) {
@@ -208,4 +205,31 @@ func TestElementsOfManyChanges(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLargeChangesEnd: ten tenants change a large Service with each commit. Now and then the kernel has all of what they
+// may change, so that chains and maps go that are not wanted any more.
+func TestLargeChangesEnd(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	tr, r := compiling()
+	longest, behind := 0, 0
+	for commit := range 600 {
+		anyLarge(random, 10_000).set(t, tr, 1+byte(commit%10))
+		commitNext(tr, r)
+		if behind++; !r.Behind() {
+			longest, behind = max(longest, behind), 0
+		}
+	}
+	if longest = max(longest, behind); longest < 50 || longest > 300 {
+		t.Errorf("the kernel lacked something for up to %d commits, want 50 to 300", longest)
+	}
+}
+
+// anyLarge returns a large Service that may have session affinity, a policy Local and slot tables.
+func anyLarge(random *rand.Rand, endpoints int) large {
+	w := large{ports: 1 + random.IntN(4), endpoints: endpoints, sticky: random.IntN(2) == 0, local: random.IntN(3) == 0}
+	if random.IntN(2) == 0 {
+		w.algorithm = "maglev"
+	}
+	return w
 }

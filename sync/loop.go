@@ -278,9 +278,7 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 		return false, err
 	}
 	committed := time.Now()
-	if l.behind = l.ruleset.Behind(); !l.behind {
-		l.parts = 0
-	} else {
+	if l.behind = l.ruleset.Behind(); l.behind {
 		l.parts++
 	}
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 && !l.behind {
@@ -341,7 +339,7 @@ func (l *Loop) publish(p *plan) {
 const mostParts = 100
 
 // unsettled reports whether the cleaners wait until the kernel has more of what the ruleset wants.
-func (l *Loop) unsettled() bool { return l.parts%mostParts != 0 }
+func (l *Loop) unsettled() bool { return l.behind && l.parts%mostParts != 0 }
 
 // commit sends the batch of a plan, in parts if it is large. It returns the generation up to which changes by
 // others are dealt with; zero if the batch was not bound to a generation.
@@ -499,8 +497,14 @@ func (l *Loop) done(charge bool, report Report) {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
-	if l.behind || l.ruleset.Unfinished() {
+	if l.options.Hold != nil {
+		l.options.Hold(l.ruleset.Held())
+	}
+	if l.parts > 0 || l.ruleset.Unfinished() { // also when the last part is through: namespaces were held until now
 		l.due.Reset(0)
+	}
+	if !l.behind {
+		l.parts = 0
 	}
 	if l.stopped && l.options.SafetyCheck != nil {
 		l.options.SafetyCheck(nil)

@@ -371,7 +371,7 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 				}
 				ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 				runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
-					Charge: tr.Charge}))
+					Charge: tr.Charge, Hold: tr.Hold}))
 				synctest.Wait()
 				var longest time.Duration
 				for i := range 300 {

@@ -47,6 +47,9 @@ type Options struct {
 	// Charge, if set, is called on the loop's goroutine for each namespace that a sync has changed, with the time that the
 	// sync took for it.
 	Charge func(namespace string, work time.Duration)
+	// Hold, if set, is called after each sync with the namespaces that are to add nothing until a large change of them is
+	// through: see services.Ruleset.Held.
+	Hold func(namespaces []string)
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
 	// own while Run runs.
 	Cleaned func(FlowReport)

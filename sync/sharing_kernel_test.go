@@ -57,8 +57,8 @@ func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	k := &timed{Client: lab.Open(t, kernel.Open), before: func() {}}
 	reports := make(chan Report, 10_000)
-	loop := New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond, Charge: tr.Charge,
-		Committed: func(r Report) { reports <- r }})
+	loop := New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
+		Charge: tr.Charge, Hold: tr.Hold, Committed: func(r Report) { reports <- r }})
 	runLoop(t, loop)
 	<-reports
 	memory := func() uint64 {

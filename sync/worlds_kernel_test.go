@@ -415,7 +415,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 	k := &timed{Client: lab.Open(t, kernel.Open), before: func() {}}
 	reports := make(chan Report, 10_000)
 	runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
-		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
+		Charge: tr.Charge, Hold: tr.Hold, Committed: func(r Report) { reports <- r }}))
 	<-reports
 	k.take() // the start
 	frontend := tracker.Frontend{Address: netip.MustParseAddr("10.96.1.1"), Protocol: tracker.TCP, Port: lab.ServicePort}

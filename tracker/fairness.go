@@ -91,6 +91,19 @@ func (t *Tracker) Charge(namespace string, work time.Duration) {
 	}
 }
 
+// Hold says which namespaces add nothing in the next calls of Take, beside those that have used more than their share of
+// the time.
+func (t *Tracker) Hold(namespaces []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = namespaces
+}
+
+// waits reports whether what a namespace adds has to wait.
+func (t *Tracker) waits(n *namespace, now time.Time) bool {
+	return n.owes(now) || slices.Contains(t.held, n.name)
+}
+
 // forget drops an entry of which nothing is left. A namespace without entries is kept until its work is paid off.
 func (t *Tracker) forget(e *entry) {
 	delete(t.entries, e.objectName)

@@ -212,6 +212,27 @@ func TestNamespaceThatOwesWaits(t *testing.T) {
 	}
 }
 
+// TestHeldNamespaceTakesAway: a namespace that is held gives up an endpoint at once, and what it adds waits until it is
+// held no more.
+func TestHeldNamespaceTakesAway(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"), newEndpoint("10.0.0.2"))))
+	})
+	tr.Hold([]string{"shop"})
+	must(t, tr.SetService(newService(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} })))
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"))))
+	d := tr.Take()
+	if p := only(t, d); len(p.Cluster) != 1 || len(p.ExternalIPs) != 0 || !d.Due.IsZero() || d.Waiting != 1 {
+		t.Errorf("held: endpoints %v, external IPs %v, due %v, %d Services wait", p.Cluster, p.ExternalIPs, d.Due, d.Waiting)
+	}
+	tr.Hold(nil)
+	if d := tr.Take(); len(only(t, d).ExternalIPs) != 1 || d.Waiting != 0 {
+		t.Errorf("held no more: %+v", d)
+	}
+}
+
 // TestFallbackOfNamespaceThatOwes: with local-fallback, clients pass from the endpoints of this node to the others and
 // back, though the namespace may add nothing: a port has one of the two lists only.
 func TestFallbackOfNamespaceThatOwes(t *testing.T) {

@@ -27,6 +27,7 @@ type Ruleset struct {
 	unmet unmetAnnotations
 	work  change.Tally // since the last commit
 	late  change.Tally // for what the kernel lacks, while the ruleset is Behind
+	held  map[string]bool
 	stray []*nft.Table // that the kernel had in families that are not served, until the next commit
 }
 
@@ -72,7 +73,7 @@ type chainUse struct {
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
 	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: change.NewTally(),
-		late: change.NewTally()}
+		late: change.NewTally(), held: make(map[string]bool)}
 	r.unmet = unmetAnnotations{config: &r.config, standing: make(map[unmetKey]bool)}
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
@@ -372,6 +373,9 @@ var mostAtOnce = 3 * tracker.CommitElements
 // much for one commit, the next Changes have a part of it each.
 func (r *Ruleset) Advance(n int) {
 	if next, _ := r.pending(); next > mostAtOnce {
+		for namespace, of := range r.work.Namespaces {
+			r.held[namespace] = r.held[namespace] || of.Elements > stagedFrom/10
+		}
 		r.work.MoveTo(&r.late, 1, 1)
 		r.work.Clear()
 		n = r.Room()
@@ -394,7 +398,19 @@ func (r *Ruleset) Advance(n int) {
 	}
 	if !r.Behind() {
 		r.late.Clear()
+		clear(r.held)
 	}
+}
+
+// Held returns the namespaces that had much in changes that were divided, until the ruleset is not Behind any more. If
+// they added more meanwhile, it might be Behind for good.
+func (r *Ruleset) Held() (namespaces []string) {
+	for namespace, held := range r.held {
+		if held {
+			namespaces = append(namespaces, namespace)
+		}
+	}
+	return namespaces
 }
 
 // pending is Journal.Pending of all families.

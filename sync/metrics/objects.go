@@ -57,7 +57,8 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_waiting_services",
-			Help: "Services whose additions wait, because their namespace has used more than a tenth of the time.",
+			Help: "Services whose additions wait, because their namespace has used more than a tenth of the time, " +
+				"or because a large change of it is not complete.",
 		}),
 		unserved: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unserved_services",

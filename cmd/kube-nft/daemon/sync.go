@@ -127,6 +127,7 @@ func (d *daemon) options() proxysync.Options {
 		Log:           d.log,
 		CPUTime:       proxysync.ThreadTime,
 		Charge:        d.tracker.Charge,
+		Hold:          d.tracker.Hold,
 		Failed:        d.failed,
 		SafetyCheck:   d.safetyStop,
 		Skipped:       d.monitor.serviceSkipped,
