@@ -20,20 +20,17 @@ import (
 //     to any more.
 //
 // What changes meanwhile does not wait: its batch takes what belongs together from the backlog. Only chains and sets
-// are not deleted before the backlog ends, since elements in it may lead there. While large changes follow each other,
-// those to which nothing leads are deleted after each tenth.
+// are not deleted before the backlog ends, since elements in it may lead there.
 //
 // A large change that comes before the last one is through has its turn after it, but before what goes.
 type backlog struct {
 	units    Units
 	elements map[elementName]waiting[*nft.Element] // what the kernel has there; nil for nothing
 	along    map[string]*step                      // by unit, what comes along if one of its elements changes
-	queue    []*step                               // in order
-	last     []*step                               // after the queue
+	queue    []*step                               // in order; elements that are in none go last
 	chains   map[string]waiting[*nft.Chain]        // that change, go or come, as the kernel has them; nil for nothing
 	sets     map[string]*nft.Elements              // that go, with what they hold
 	turn     int                                   // of what comes to the backlog
-	released map[string]bool                       // chains and sets that may go with the next batch, if they are to go
 }
 
 // waiting is something in the backlog.
@@ -46,6 +43,7 @@ type waiting[T any] struct {
 // A step goes into one batch. It leaves out what has been in a batch since, and has another turn now.
 type step struct {
 	elements []elementName
+	apart    bool // each element may go alone
 	chains   []string
 	turn     int  // 0 of those that come along
 	unit     Unit // of those that come along
@@ -93,7 +91,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 		return
 	}
 	b := newBacklog()
-	elements, chains := j.differing(have), make(map[string]*nft.Chain)
+	changed, chains := j.differing(have), make(map[string]*nft.Chain)
 	unseen := true // no base chain stands
 	for name, chain := range have.Chains {
 		unseen = unseen && chain.Hook == nil
@@ -115,8 +113,8 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 			b.sets[name] = held
 		}
 	}
-	b.add(j, units, elements, chains)
-	if len(elements)+len(chains)+len(b.sets) > 0 {
+	b.add(j, units, changed, chains)
+	if len(b.elements)+len(chains)+len(b.sets) > 0 {
 		j.backlog = b
 	}
 	for name := range maps.Clone(j.chains) {
@@ -168,7 +166,7 @@ func operations(before *nft.Element, wanted bool) int {
 // the least work, about room in all, do not wait if they have no chains. unitsOf returns the units; before has the
 // verdicts that change.
 func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
-	elements, before := make(map[elementName]*nft.Element), nft.NewTable(j.Table.Family)
+	changed, before := make(map[string]map[string]*nft.Element), nft.NewTable(j.Table.Family)
 	for name, touched := range j.elements {
 		want := j.Table.Sets[name]
 		if want == nil || want.Set.Dynamic {
@@ -176,15 +174,11 @@ func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
 		}
 		verdicts := make(map[string]nft.Element)
 		for key, old := range touched {
-			if now, present := want.Map[key]; same(old, now, present) {
-				continue
-			}
-			elements[elementName{name, key}] = old
 			if old != nil && old.Verdict != nil {
 				verdicts[key] = *old
 			}
 		}
-		before.Sets[name] = &nft.Elements{Set: want.Set, Map: verdicts}
+		changed[name], before.Sets[name] = touched, &nft.Elements{Set: want.Set, Map: verdicts}
 		delete(j.elements, name)
 	}
 	units, chains := unitsOf(before), make(map[string]*nft.Chain)
@@ -197,11 +191,7 @@ func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
 	if j.backlog == nil {
 		j.backlog = newBacklog()
 	}
-	j.backlog.compact()
-	come := j.backlog.add(j, units, elements, chains)
-	if j.backlog.turn%turnsPerRelease == 0 {
-		j.release()
-	}
+	come := j.backlog.add(j, units, changed, chains)
 	for name := range maps.Clone(j.chains) {
 		j.moveReached(name)
 	}
@@ -216,90 +206,6 @@ func (j *Journal) Defer(room int, unitsOf func(before *nft.Table) Units) {
 	}
 }
 
-// turnsPerRelease is a number of large changes. To release chains and sets takes a walk through the backlog.
-const turnsPerRelease = 10
-
-// release lets chains and sets go with the next batch that are not wanted, and to which nothing leads that the kernel
-// has.
-func (j *Journal) release() {
-	b, kept := j.backlog, make(map[string]bool)
-	keep := func(chain *nft.Chain) {
-		for _, rule := range chain.Rules {
-			for _, stmt := range rule {
-				for _, name := range named(stmt) {
-					kept[name] = true
-				}
-			}
-		}
-	}
-	for _, w := range b.elements {
-		if w.before != nil && w.before.Verdict != nil {
-			kept[w.before.Verdict.Chain] = true
-		}
-	}
-	for _, w := range b.chains {
-		if w.before != nil {
-			keep(w.before)
-		}
-	}
-	for more := true; more; { // a chain that stays keeps what it leads to
-		before := len(kept)
-		for name, chain := range j.chains {
-			if chain != nil && j.Table.Chains[name] == nil && kept[name] {
-				keep(chain)
-			}
-		}
-		more = len(kept) > before
-	}
-	b.released = make(map[string]bool)
-	for name := range j.chains {
-		b.released[name] = !kept[name]
-	}
-	for name := range j.sets {
-		b.released[name] = !kept[name]
-	}
-	for e, w := range b.elements {
-		if j.Table.Sets[e.set] == nil && b.released[e.set] { // it goes with its set
-			delete(b.elements, e)
-			if w.along != nil {
-				w.along.left--
-			}
-		}
-	}
-}
-
-// named returns the chain and the sets that a statement names.
-func named(stmt nft.Stmt) []string {
-	switch s := stmt.(type) {
-	case nft.Verdict:
-		return []string{s.Chain}
-	case nft.VerdictFrom:
-		return []string{s.Map}
-	case nft.InSet:
-		return []string{s.Set}
-	case nft.DNATFrom:
-		return []string{s.Map, s.Ports}
-	case nft.Update:
-		return []string{s.Map}
-	case nft.Forget:
-		return []string{s.Map}
-	}
-	return nil
-}
-
-// compact drops the steps of which nothing is left, if they are most of the queue.
-func (b *backlog) compact() {
-	if len(b.queue)+len(b.last) < 2*(len(b.elements)+len(b.chains)) {
-		return
-	}
-	done := func(s *step) bool {
-		return !slices.ContainsFunc(s.elements, func(e elementName) bool { return b.elements[e].turn == s.turn }) &&
-			!slices.ContainsFunc(s.chains, func(name string) bool { return b.chains[name].turn == s.turn })
-	}
-	b.queue = slices.DeleteFunc(slices.Clone(b.queue), done)
-	b.last = slices.DeleteFunc(slices.Clone(b.last), done)
-}
-
 // size is how much work a unit in the backlog is.
 func (b *backlog) size(unit string) int {
 	if with := b.along[unit]; with != nil {
@@ -308,9 +214,9 @@ func (b *backlog) size(unit string) int {
 	return 0
 }
 
-// differing returns the elements that differ, as a table has them.
-func (j *Journal) differing(have *nft.Table) map[elementName]*nft.Element {
-	elements := make(map[elementName]*nft.Element)
+// differing returns the elements that differ, by set and key, as a table has them.
+func (j *Journal) differing(have *nft.Table) map[string]map[string]*nft.Element {
+	changed := make(map[string]map[string]*nft.Element)
 	for name, want := range j.Table.Sets {
 		var held map[string]nft.Element
 		if h := have.Sets[name]; h != nil {
@@ -321,31 +227,33 @@ func (j *Journal) differing(have *nft.Table) map[elementName]*nft.Element {
 		if want.Set.Dynamic {
 			continue
 		}
+		differ := make(map[string]*nft.Element)
 		for key := range missing(want.Map, held) {
 			var old *nft.Element
 			if element, ok := held[key]; ok {
 				old = &element
 			}
-			elements[elementName{name, key}] = old
+			differ[key] = old
 		}
 		for key, element := range held {
 			if _, ok := want.Map[key]; !ok {
-				elements[elementName{name, key}] = &element
+				differ[key] = &element
 			}
 		}
+		changed[name] = differ
 	}
-	return elements
+	return changed
 }
 
-// add adds elements and chains, as the kernel has them, to the end of the queue. It returns their units.
-func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Element,
+// add adds elements, by set and key, and chains, as the kernel has them, to the end of the queue. It returns their
+// units. A rule comes to a set of low rank from one of high rank: elements of low rank come first and go last.
+func (b *backlog) add(j *Journal, units Units, changed map[string]map[string]*nft.Element,
 	chains map[string]*nft.Chain) (come []string) {
 	want := j.Table
 	b.units = units
 	b.turn++
-	whole := make(map[string]bool)        // the units, and whether some of it is Whole
-	var early, middle, late []elementName // that may go alone
-	goes := make(map[string]bool)         // units with chains that go, and none that come or change
+	whole := make(map[string]bool) // the units, and whether some of it is Whole
+	goes := make(map[string]bool)  // units with chains that go, and none that come or change
 	for _, wanted := range []bool{false, true} {
 		for _, changed := range []map[string]*nft.Chain{chains, j.chains} {
 			for name := range changed {
@@ -355,29 +263,34 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 			}
 		}
 	}
-	for e, before := range elements {
-		held := want.Sets[e.set]
-		_, wanted := held.Map[e.key]
-		unit := b.of(held.Set, e.key)
-		var with *step
-		if unit.Name != "" && (unit.Whole || wanted) { // nothing needs what goes
-			with = b.with(unit)
-			with.elements = append(with.elements, e)
-			with.left++
-			whole[unit.Name] = whole[unit.Name] || unit.Whole
-		}
-		b.elements[e] = waiting[*nft.Element]{before, with, b.turn}
-		switch {
-		case unit.Whole:
-		case !wanted && unit.Name != "" && !goes[unit.Name]:
-			middle = append(middle, e)
-		case wanted == unit.Refuses:
-			late = append(late, e)
-		default:
-			early = append(early, e)
+	early, middle := &step{apart: true, turn: b.turn}, &step{apart: true, turn: b.turn}
+	for _, name := range sortedSets(changed, want) {
+		held := want.Sets[name]
+		for key, before := range changed[name] {
+			now, wanted := held.Map[key]
+			if same(before, now, wanted) {
+				continue
+			}
+			e, unit := elementName{name, key}, b.of(held.Set, key)
+			var with *step
+			if unit.Name != "" && (unit.Whole || wanted) { // nothing needs what goes
+				with = b.with(unit)
+				with.elements = append(with.elements, e)
+				with.left++
+				whole[unit.Name] = whole[unit.Name] || unit.Whole
+			}
+			b.elements[e] = waiting[*nft.Element]{before, with, b.turn}
+			switch {
+			case unit.Whole:
+			case !wanted && unit.Name != "" && !goes[unit.Name]:
+				middle.elements = append(middle.elements, e)
+			case wanted != unit.Refuses:
+				early.elements = append(early.elements, e)
+			}
 		}
 	}
-	b.queue = append(b.queue, b.alone(early, want)...)
+	slices.Reverse(middle.elements)
+	b.queue = append(b.queue, early)
 	var others []string // chains of no unit
 	for name, before := range chains {
 		unit := units.OfChain(name)
@@ -396,7 +309,7 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 			}
 		}
 	}
-	b.queue = append(b.queue, reversed(b.alone(middle, want))...)
+	b.queue = append(b.queue, middle)
 	come = slices.Sorted(maps.Keys(whole))
 	for _, name := range come {
 		if whole[name] {
@@ -404,34 +317,35 @@ func (b *backlog) add(j *Journal, units Units, elements map[elementName]*nft.Ele
 		}
 	}
 	b.queue = append(b.queue, &step{chains: others, turn: b.turn})
-	b.last = append(b.last, reversed(b.alone(late, want))...)
 	return come
 }
 
-// alone returns steps of one element each, in the order of the sets' ranks. A rule comes to a set of low rank from one
-// of high rank: elements of low rank come first and go last.
-func (b *backlog) alone(list []elementName, table *nft.Table) []*step {
-	keys := make(map[string][]string)
-	for _, e := range list {
-		keys[e.set] = append(keys[e.set], e.key)
-	}
-	names := slices.SortedFunc(maps.Keys(keys), func(a, o string) int {
+// sortedSets returns the names of sets of a table, by rank.
+func sortedSets[V any](names map[string]V, table *nft.Table) []string {
+	return slices.SortedFunc(maps.Keys(names), func(a, o string) int {
 		return nft.CompareSets(table.Sets[a].Set, table.Sets[o].Set)
 	})
-	steps := make([]*step, 0, len(list))
-	for _, name := range names {
-		slices.Sort(keys[name])
-		for _, key := range keys[name] {
-			list[len(steps)] = elementName{name, key}
-			steps = append(steps, &step{elements: list[len(steps) : len(steps)+1], turn: b.turn})
-		}
-	}
-	return steps
 }
 
-func reversed(steps []*step) []*step {
-	slices.Reverse(steps)
-	return steps
+// rest moves what is in no step to the queue, in which there is none.
+func (j *Journal) rest() {
+	b, bySet := j.backlog, make(map[string][]elementName)
+	for e, w := range b.elements {
+		if j.Table.Sets[e.set] == nil { // it goes with its set
+			j.take(e, w)
+			continue
+		}
+		w.turn = b.turn
+		b.elements[e] = w
+		bySet[e.set] = append(bySet[e.set], e)
+	}
+	last := &step{apart: true, turn: b.turn}
+	for _, name := range slices.Backward(sortedSets(bySet, j.Table)) {
+		last.elements = append(last.elements, bySet[name]...)
+	}
+	if len(last.elements) > 0 {
+		b.queue = append(b.queue, last)
+	}
 }
 
 // with returns what comes along with an element of a unit.
@@ -458,7 +372,7 @@ func (j *Journal) Advance(n int) int {
 	b, most := j.backlog, n
 	for b != nil && n > 0 {
 		if len(b.queue) == 0 {
-			b.queue, b.last = b.last, nil
+			j.rest()
 		}
 		if len(b.queue) == 0 { // nothing refers to the rest any more
 			for name, chain := range b.chains {
@@ -469,7 +383,11 @@ func (j *Journal) Advance(n int) int {
 			break
 		}
 		next := b.queue[0]
-		b.queue = b.queue[1:]
+		if next.apart && len(next.elements) > 1 {
+			next = next.first()
+		} else {
+			b.queue = b.queue[1:]
+		}
 		r := j.reach(math.MaxInt)
 		if next.waited < b.turn && next.turn < b.turn {
 			r.most = most
@@ -482,6 +400,13 @@ func (j *Journal) Advance(n int) int {
 		n -= j.moveStep(next) + j.moveUnits(r)
 	}
 	return n
+}
+
+// first takes the first element off a step.
+func (s *step) first() *step {
+	one := *s
+	one.elements, s.elements = s.elements[:1], s.elements[1:]
+	return &one
 }
 
 // all moves all of the backlog into the next Changes.

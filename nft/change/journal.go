@@ -248,7 +248,7 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	}
 	for name, before := range j.sets {
 		now := j.Table.Sets[name]
-		if j.waits(name, now != nil) {
+		if j.waits(now != nil) {
 			continue
 		}
 		if before != nil {
@@ -259,7 +259,7 @@ func (j *Journal) pending() (have, want *nft.Table) {
 		}
 	}
 	for name, old := range j.chains {
-		if j.waits(name, j.Table.Chains[name] != nil) {
+		if j.waits(j.Table.Chains[name] != nil) {
 			continue
 		}
 		if old != nil {
@@ -272,11 +272,8 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	return have, want
 }
 
-// waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog, or until
-// it is released.
-func (j *Journal) waits(name string, wanted bool) bool {
-	return !wanted && j.backlog != nil && !j.backlog.released[name]
-}
+// waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog.
+func (j *Journal) waits(wanted bool) bool { return !wanted && j.backlog != nil }
 
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
@@ -285,13 +282,9 @@ func (j *Journal) Committed() {
 		return
 	}
 	j.tracking, j.gone = true, false
-	settled := func(name string, wanted bool) bool { return !j.waits(name, wanted) }
 	maps.DeleteFunc(j.elements, func(name string, _ map[string]*nft.Element) bool {
-		return settled(name, j.Table.Sets[name] != nil)
+		return !j.waits(j.Table.Sets[name] != nil)
 	})
-	maps.DeleteFunc(j.sets, func(name string, _ *nft.Elements) bool { return settled(name, j.Table.Sets[name] != nil) })
-	maps.DeleteFunc(j.chains, func(name string, _ *nft.Chain) bool { return settled(name, j.Table.Chains[name] != nil) })
-	if j.backlog != nil {
-		j.backlog.released = nil
-	}
+	maps.DeleteFunc(j.sets, func(name string, _ *nft.Elements) bool { return !j.waits(j.Table.Sets[name] != nil) })
+	maps.DeleteFunc(j.chains, func(name string, _ *nft.Chain) bool { return !j.waits(j.Table.Chains[name] != nil) })
 }
