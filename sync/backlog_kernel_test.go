@@ -116,7 +116,7 @@ func TestLargeDifferenceAtStart(t *testing.T) {
 	}
 	t.Logf("%d commits in %v, the longest %v, at most %d elements; the neighbour waited %v", k.commits,
 		time.Since(came), k.longest, k.elements, served.Sub(came))
-	if k.elements > 3*tracker.CommitElements || at != 2 {
+	if k.elements > mostElements || at != 2 {
 		t.Errorf("a commit has %d elements, and the neighbour was in commit %d", k.elements, at)
 	}
 	have, _, err := lab.Open(t, kernel.Open).Read(t.Context())

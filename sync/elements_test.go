@@ -57,7 +57,7 @@ func TestManyEndpointsLeaveSlots(t *testing.T) {
 		for done := false; !done && (left != tt.after || r.Behind()); commits++ {
 			var d tracker.Delta
 			var n int
-			if d, n, done = commitNext(tr, r); n > 3*tracker.CommitElements {
+			if d, n, done = commitNext(tr, r); n > mostElements {
 				t.Errorf("%d endpoints that become %d: a commit has %d elements", tt.before, tt.after, n)
 			}
 			for _, port := range d.Changed {

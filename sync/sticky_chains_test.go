@@ -81,7 +81,7 @@ func TestCommitsOfStickyPorts(t *testing.T) {
 				if n := lookups(batch); round > 0 && n > 2 {
 					t.Errorf("round %d: a commit has %d rules that look up an affinity map", round, n)
 				}
-				if n := batch.ElementCount(); round > 0 && n > 3*tracker.CommitElements {
+				if n := batch.ElementCount(); round > 0 && n > mostElements {
 					t.Errorf("round %d: a commit has %d elements", round, n)
 				}
 				return d

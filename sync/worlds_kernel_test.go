@@ -407,7 +407,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) roundTime {
 		queue.Notify()
 	}
 	calm(0)
-	c := &loudCluster{Tracker: tr, kernel: lab.Open(t, kernel.Open), most: 3 * tracker.CommitElements}
+	c := &loudCluster{Tracker: tr, kernel: lab.Open(t, kernel.Open), most: mostElements}
 	if w.begin != nil {
 		w.begin(t, c)
 	}
