@@ -87,6 +87,14 @@ func NumberedPort(number uint32, port uint16) string {
 // PortData is a port as the data of a map.
 func PortData(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
+// PortIn reads back what PortData wrote; 0 if it is something else.
+func PortIn(data string) uint16 {
+	if len(data) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16([]byte(data))
+}
+
 // RangeKey is the key of an interval: before and the prefix's first address, then before and its
 // last address.
 func RangeKey(before string, p netip.Prefix) string {

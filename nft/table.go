@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -204,8 +203,8 @@ func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
 
 // Port reads the port back that stands under a key of a map of ports; 0 if there is none.
 func (e *Elements) Port(key string) uint16 {
-	if e == nil || len(e.Map[key].Data) != 2 {
+	if e == nil {
 		return 0
 	}
-	return binary.BigEndian.Uint16([]byte(e.Map[key].Data))
+	return PortIn(e.Map[key].Data)
 }

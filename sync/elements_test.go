@@ -126,7 +126,8 @@ func (w large) set(t *testing.T, tr *tracker.Tracker, tenant byte) {
 	must(t, tr.SetSlice(other))
 }
 
-// mostElements is how many elements a commit may have: a change that is not divided, and some of what is left of others.
+// mostElements is how many elements a commit may have: a change that is not divided, and some of what is left of
+// others.
 const mostElements = 3*tracker.CommitElements + tracker.CommitElements/4
 
 // TestElementsOfOneCommit: no commit of a change has many more elements than the tracker reckons with.

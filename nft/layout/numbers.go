@@ -27,20 +27,21 @@ const (
 	SlotsPrefix = "slots-"
 )
 
-// A joint list is one that several ports of a Service share: addresses stand in one map, and in another one stands the
+// A joint list is one that ports of a Service may share: addresses stand in one map, and in another one stands the
 // port of the endpoints, by the port that a connection goes to.
 
-// listMaps is over how many maps of each kind the joint lists are spread, for the reason that ListsMap has.
-const listMaps = 256
+// portMaps is over how many maps the ports of joint lists are spread, for the reason that ListsMap has. They are few:
+// the kernel looks for a set of a table by going through a list of them, so that a map for each would be too many.
+const portMaps = 256
 
-// AddressesMap names the map of the addresses of the joint lists with a number.
+// AddressesMap names the map of the addresses of the joint lists with a number. Each has its own, as ListsMap says.
 func AddressesMap(number uint32) string {
-	return AddressesPrefix + strconv.Itoa(int(number%listMaps))
+	return AddressesPrefix + strconv.FormatUint(uint64(number), 10)
 }
 
 // PortsMap names the map of the ports of the joint lists with a number, of Service ports with a protocol.
 func PortsMap(number uint32, protocol tracker.Protocol) string {
-	return PortsPrefix + protocol.String() + "-" + strconv.Itoa(int(number%listMaps))
+	return PortsPrefix + protocol.String() + "-" + strconv.Itoa(int(number%portMaps))
 }
 
 // AddressesPrefix and PortsPrefix are how the names of these maps begin.
@@ -63,9 +64,12 @@ func HoldsLists(set string) bool {
 		strings.HasPrefix(set, AddressesPrefix)
 }
 
+// HoldsPorts reports whether a map has the ports of joint lists.
+func HoldsPorts(set string) bool { return strings.HasPrefix(set, PortsPrefix) }
+
 // InList returns the number of the shared or joint list that an element belongs to, and which of the two lists it is.
 func InList(set, key string) (number uint32, local, ok bool) {
-	if ok = len(key) >= 4 && (HoldsLists(set) || strings.HasPrefix(set, PortsPrefix)); ok {
+	if ok = len(key) >= 4 && (HoldsLists(set) || HoldsPorts(set)); ok {
 		number, local, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
 	}
 	return number, local, ok

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,8 +26,8 @@ type Connections struct {
 	tracker.Frontend
 	Name layout.PortName
 	// Endpoint and Local say which endpoint of which list, in the counts of endpoints. Those of a
-	// shared list have no Frontend: they are for all of the Service port's. Where ports of the Service share the list,
-	// the Name has no port and the Endpoint's port is 0.
+	// shared list have no Frontend: they are for all of the Service port's. Where several ports of the Service share
+	// the list, the Name has no port and the Endpoint's port is 0.
 	Endpoint netip.AddrPort
 	Local    bool
 	Count    uint64
@@ -43,11 +44,13 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 	}
 	held, err := r.Counted(ctx, f, func(set string) bool {
 		_, direct := lists[set]
-		return direct || set == layout.ServicesMap || set == layout.NodePortsMap || endpoints && layout.HoldsLists(set)
+		return direct || set == layout.ServicesMap || set == layout.NodePortsMap ||
+			endpoints && (layout.HoldsLists(set) || layout.HoldsPorts(set))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
+	users := onlyUsers(held)
 	for set, counted := range held {
 		m, direct := lists[set]
 		if endpoints && !direct && !layout.HoldsLists(set) {
@@ -61,7 +64,11 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 					continue
 				}
 			}
-			_, c.Local, _ = layout.InList(set, key)
+			var number uint32
+			number, c.Local, _ = layout.InList(set, key)
+			if user, ok := users[number]; ok && c.Endpoint.Port() == 0 {
+				element.Comment, c.Endpoint = user.Comment, netip.AddrPortFrom(c.Endpoint.Addr(), nft.PortIn(user.Data))
+			}
 			if direct {
 				c.Local, element = m.Local, held[layout.VerdictMap(m.NodePort)].Elements[key[:len(key)-4]]
 			}
@@ -83,6 +90,25 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 		sums = append(sums, c)
 	}
 	return sums, nil
+}
+
+// onlyUsers returns the target of each joint list that one port of a Service has alone, by the number of the list.
+func onlyUsers(held map[string]nft.Counted) map[uint32]nft.Element {
+	users, shared := make(map[uint32]nft.Element), make(map[uint32]bool)
+	for set, ports := range held {
+		if !layout.HoldsPorts(set) {
+			continue
+		}
+		for key, element := range ports.Elements {
+			number, _, _ := layout.InList(set, key)
+			if first, known := users[number]; known && !first.Equal(element) {
+				shared[number] = true
+			}
+			users[number] = element
+		}
+	}
+	maps.DeleteFunc(users, func(number uint32, _ nft.Element) bool { return shared[number] })
+	return users
 }
 
 // A ruleCounter is what reading refusals needs of the kernel's client.

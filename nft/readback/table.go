@@ -282,7 +282,7 @@ func (t Table) sharedList(number uint32, local bool, port uint16) List {
 	return list
 }
 
-// IsJoint reports whether several ports of a Service share the list with a number.
+// IsJoint reports whether the list with a number is one that ports of a Service may share.
 func (t Table) IsJoint(number uint32) bool {
 	for _, local := range []bool{false, true} {
 		if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {

@@ -138,6 +138,35 @@ func TestCountersOfUnchangedElements(t *testing.T) {
 	}
 }
 
+// TestCountersOfJointLists: the count of an endpoint in a long list names the port of the Service, unless several ports
+// share the list.
+func TestCountersOfJointLists(t *testing.T) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = 2
+	c := newCounted(t)
+	first := countingPort("127.0.1.1:0", "127.0.1.2:0")
+	first.TargetPort = 8080
+	c.set(first)
+	c.connect(40)
+	c.want(40)
+	of := func() readback.Connections {
+		t.Helper()
+		endpoints, err := readback.ReadConnections(t.Context(), c.client, nft.IP, true)
+		if err != nil || len(endpoints) != 2 || endpoints[0].Count == 0 {
+			t.Fatalf("%+v, %v", endpoints, err)
+		}
+		return endpoints[0]
+	}
+	if got := of(); got.Endpoint.String() != "127.0.1.1:8080" || got.Name.String() != "shop/web:http" {
+		t.Errorf("with one port: %+v", got)
+	}
+	second := first.With(func(spec *tracker.PortSpec) { spec.ID.Port, spec.Port = "https", 443 })
+	c.set(second)
+	if got := of(); got.Endpoint.String() != "127.0.1.1:0" || got.Name.String() != "shop/web" {
+		t.Errorf("with two ports: %+v", got)
+	}
+}
+
 // TestCountersOfAnotherService: who takes over a frontend does not take over its count.
 func TestCountersOfAnotherService(t *testing.T) {
 	c := newCounted(t)

@@ -50,15 +50,15 @@
 // again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
 // element more.
 //
-// A Service port with so many frontends and endpoints that their product is large has its endpoint
-// lists once, in a map of its own (lists-tcp-L), with a number L that its chains contain (external-list-L,
-// pick-list-L): it has a sum of frontends and endpoints as elements, not their product. A slot table has a map and a
-// chain of its own (slots-tcp-L-0, pick-slots-L-0), to which pick-list-L goes.
+// A Service port with so many frontends and endpoints that their product is large has its endpoint lists once, with
+// a number L that its chains contain (external-list-L, pick-list-L): it has a sum of frontends and endpoints as
+// elements, not their product. The addresses are in a map of the list alone (addresses-L), and the port of the
+// endpoints in one of the maps ports-tcp-0 to ports-tcp-255 (-udp, -sctp), by the port that a connection goes to. Ports
+// of a Service that have the same endpoints share one such list where their own lists would be long together: the
+// elements are as many as ports plus endpoints, not ports times endpoints.
 //
-// Ports of a Service that have the same endpoints share one such list where their own lists would be long together: the
-// addresses are in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps
-// ports-tcp-0 to ports-tcp-255 (-udp, -sctp), by the port that a connection goes to. The elements are as many as ports
-// plus endpoints, not ports times endpoints.
+// Endpoints with different ports are in a map with addresses and ports (lists-tcp-L). A slot table has a map and a
+// chain of its own (slots-tcp-L-0, pick-slots-L-0), to which pick-list-L goes.
 //
 // Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
 // maglev, and its policies (cluster-maglev-N, external-local-maglev-N-M) end in chains maglev-N, which

@@ -12,8 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A jointList is shared by several ports of a Service that have the same endpoints. The tracker gives such ports the
-// same *tracker.Lists. join finds them by the memory of Cluster and Local.
+// A jointList is that of a port, or of several ports of a Service that have the same endpoints. The tracker gives these
+// the same *tracker.Lists. join finds them by the memory of Cluster and Local.
 type jointList struct {
 	*lists.Joint
 	members [2][]netip.Addr // endpoints that affinity entries may name; none if no port has session affinity
@@ -72,8 +72,8 @@ func (p *portState) want(to setting) {
 // A jointGroup is ports of a Service that have the same endpoints.
 type jointGroup struct {
 	ports     []*portState
-	targets   map[uint16]uint16 // the port of the endpoints, by the port that connections go to
-	places    int               // elements of direct lists
+	targets   map[uint16]lists.Target // by the port that connections go to
+	places    int                     // elements of direct lists
 	frontends int
 	list      *jointList
 }
@@ -138,11 +138,15 @@ func (fr *familyRules) leave(service tracker.ServiceID) {
 	}
 }
 
-// mayJoin reports whether a Service has several ports with one protocol, or may have had and still keep their list. At
-// a start, the kernel may hold such a list.
+// mayJoin reports whether join may have something to do. Most Services have one port and few endpoints. At a start, the
+// kernel may hold a list that a port keeps.
 func (fr *familyRules) mayJoin(key serviceKey) bool {
 	first := fr.siblings[key]
-	return fr.adopted != nil || first != nil && first.next != nil || len(fr.joints[key]) > 0
+	if fr.adopted != nil || len(fr.joints[key]) > 0 || first == nil || first.next != nil {
+		return true
+	}
+	s := first.becomes()
+	return s.Frontends()*(len(s.Cluster)+len(s.Local)) >= manyPlaces
 }
 
 // join decides which ports of a Service share a list, and writes their lists. Those that are wanted otherwise are set
@@ -164,8 +168,8 @@ func (fr *familyRules) join(key serviceKey) {
 		if g.list = g.mostlyIn(taken); g.list == nil {
 			g.list = fr.adoptJoint(g)
 		}
-		if g.list == nil && len(g.ports) > 1 && g.places >= manyPlaces {
-			g.list = fr.newJoint(g)
+		if g.list == nil && g.places >= manyPlaces {
+			g.list = fr.newJoint(g, joints)
 		}
 		if g.list == nil {
 			continue
@@ -217,7 +221,7 @@ func (fr *familyRules) relist(first *portState) bool {
 	case n == first.joint.ports:
 		fr.setEndpoints(first.joint, like, sticky)
 	default: // some have gone
-		g := &jointGroup{list: first.joint, targets: make(map[uint16]uint16, n)}
+		g := &jointGroup{list: first.joint, targets: make(map[uint16]lists.Target, n)}
 		for port := first; port != nil; port = port.next {
 			g.add(port, port.becomes())
 		}
@@ -256,7 +260,7 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 		fits := slices.IndexFunc(alike, func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
 			fits = len(alike)
-			g := &jointGroup{targets: make(map[uint16]uint16, len(candidates)/(len(groups)+1))}
+			g := &jointGroup{targets: make(map[uint16]lists.Target, len(candidates)/(len(groups)+1))}
 			alike, groups = append(alike, g), append(groups, g)
 			known[of] = alike
 		}
@@ -269,7 +273,7 @@ func (fr *familyRules) jointGroups(key serviceKey) (groups []*jointGroup) {
 // same lists: a port meets one port at most that is its node port, and one whose node port it is.
 func (g *jointGroup) fits(s setting) bool {
 	for _, port := range []uint16{s.Port, s.NodePort} {
-		if target, taken := g.targets[port]; taken && target != s.TargetPort {
+		if target, taken := g.targets[port]; taken && target.Port != s.TargetPort {
 			return false
 		}
 	}
@@ -279,9 +283,10 @@ func (g *jointGroup) fits(s setting) bool {
 // add adds a port to the group.
 func (g *jointGroup) add(port *portState, s setting) {
 	g.ports = append(g.ports, port)
-	g.targets[s.Port] = s.TargetPort
+	target := lists.Target{Port: s.TargetPort, Comment: port.comment}
+	g.targets[s.Port] = target
 	if s.NodePort != 0 {
-		g.targets[s.NodePort] = s.TargetPort
+		g.targets[s.NodePort] = target
 	}
 	g.frontends += s.Frontends()
 	g.places += s.Frontends() * (len(s.Cluster) + len(s.Local))
@@ -322,28 +327,39 @@ func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 			if _, taken := fr.numbers[number]; taken || !table.IsJoint(number) {
 				continue
 			}
-			var found [2]lists.Places
-			for i := range found {
-				found[i].Endpoints, _ = table.SharedList(number, i == 1)
-			}
 			fr.numbers[number] = "adopted " + strconv.FormatUint(uint64(number), 10)
-			return &jointList{Joint: fr.lists.NewJoint(number, s.ID, nil, found)}
+			return fr.foundJoint(number, s.ID)
 		}
 	}
 	return nil
 }
 
-// newJoint makes a list for a group. It begins with the order in which the first port has the endpoints.
-func (fr *familyRules) newJoint(g *jointGroup) *jointList {
+// foundJoint returns a list that the kernel holds.
+func (fr *familyRules) foundJoint(number uint32, id tracker.PortID) *jointList {
+	var places [2]lists.Places
+	for i := range places {
+		places[i].Endpoints, _ = fr.readAdopted().SharedList(number, i == 1)
+	}
+	return &jointList{Joint: fr.lists.NewJoint(number, id, nil, places)}
+}
+
+// newJoint makes a list for a group, beside others of the Service. It begins with the order in which the first port has
+// the endpoints.
+func (fr *familyRules) newJoint(g *jointGroup, others []*jointList) *jointList {
 	first := g.ports[0]
 	id := first.becomes().ID
-	identity := "joint list " + id.String()
+	service := id
+	service.Port = ""
+	identity := "joint list " + service.String()
 	has := func(l *jointList) bool { return fr.numbers[l.Number] == identity }
-	for slices.ContainsFunc(fr.joints[serviceOf(id)], has) {
-		identity += " again" // the port has left that list
+	for slices.ContainsFunc(others, has) {
+		identity += " again"
 	}
-	return &jointList{Joint: fr.lists.NewJoint(fr.numberOf(identity), id, first.current,
-		[2]lists.Places{first.cluster, first.local})}
+	number := fr.numberOf(identity)
+	if fr.adopted != nil && fr.readAdopted().IsJoint(number) { // other Services have all frontends
+		return fr.foundJoint(number, id)
+	}
+	return &jointList{Joint: fr.lists.NewJoint(number, id, first.current, [2]lists.Places{first.cluster, first.local})}
 }
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the target ports of its ports.

@@ -70,8 +70,8 @@ var (
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
 		"Connections for which the rules chose the endpoint, by the frontend's list: all endpoints of the cluster, "+
-			"or those on this node. Connections that follow an affinity entry do not count. Where ports of a Service share "+
-			"a list, the endpoint has no port, and the label port is empty.",
+			"or those on this node. Connections that follow an affinity entry do not count. Where several ports of a Service "+
+			"share a list, the endpoint has no port, and the label port is empty.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 

@@ -47,7 +47,7 @@ func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newConnectionCollector(countingKernel{}.Connections, tracker.Families[:], true,
 		new(sync.Mutex)))
-	const want = `# HELP kube_nft_endpoint_connections_total Connections for which the rules chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count. Where ports of a Service share a list, the endpoint has no port, and the label port is empty.
+	const want = `# HELP kube_nft_endpoint_connections_total Connections for which the rules chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count. Where several ports of a Service share a list, the endpoint has no port, and the label port is empty.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5",frontend="*",list="cluster",namespace="shop",port="",service="many"} 7
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3

@@ -6,8 +6,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Joint holds the endpoint lists of several ports of a Service once: ports times endpoints become ports plus
-// endpoints. Its elements are the addresses of the endpoints, and a target port for each port that connections go to.
+// A Joint holds the endpoint lists of ports of a Service once: ports times endpoints become ports plus endpoints, and a
+// port that comes to share the list of another one writes no endpoint. Its elements are the addresses of the endpoints,
+// and a target for each port that connections go to.
 type Joint struct {
 	Number  uint32 // stands in the names of its chains
 	id      tracker.PortID
@@ -15,7 +16,13 @@ type Joint struct {
 	like    *tracker.ServicePort // whose endpoints these are; nil if they were found in the kernel
 	places  [2]Places            // cluster-wide and local
 	chains  [2]sharedChain
-	targets map[uint16]uint16
+	targets map[uint16]Target
+}
+
+// A Target is where connections to a port of a Service go.
+type Target struct {
+	Port    uint16 // of the endpoints
+	Comment string // names the port of the Service
 }
 
 // NewJoint returns lists for ports of a Service, under a number that no other lists have. id is that of one of the
@@ -24,7 +31,7 @@ type Joint struct {
 func (w *Writer) NewJoint(number uint32, id tracker.PortID, shown *tracker.ServicePort, places [2]Places) *Joint {
 	w.journal.PutSet(&nft.Set{Name: layout.AddressesMap(number), Rank: rank,
 		Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr}, Counters: w.settings.Counters})
-	w.journal.PutSet(&nft.Set{Name: layout.PortsMap(number, id.Protocol), Rank: rank,
+	w.journal.PutSet(&nft.Set{Name: layout.PortsMap(number, id.Protocol), Rank: portsRank,
 		Key: []nft.Field{nft.FieldIndex, nft.FieldPort}, Data: []nft.Field{nft.FieldPort}, Protocol: uint8(id.Protocol)})
 	id.Port = ""
 	return &Joint{Number: number, id: id, comment: layout.Comment(id), like: shown, places: places}
@@ -71,8 +78,8 @@ func (w *Writer) setPlaces(j *Joint, i int, want Places) {
 		capacity: want.Capacity(), joint: true})
 }
 
-// SetTargets makes the map of ports hold the target port of each port that connections go to.
-func (w *Writer) SetTargets(j *Joint, targets map[uint16]uint16) {
+// SetTargets makes the map of ports hold the target of each port that connections go to.
+func (w *Writer) SetTargets(j *Joint, targets map[uint16]Target) {
 	set := layout.PortsMap(j.Number, j.id.Protocol)
 	for port := range j.targets {
 		if _, stays := targets[port]; !stays {
@@ -81,7 +88,8 @@ func (w *Writer) SetTargets(j *Joint, targets map[uint16]uint16) {
 	}
 	for port, target := range targets {
 		if j.targets[port] != target {
-			w.journal.Put(set, layout.JointPortKey(j.Number, port), nft.Element{Data: nft.PortData(target)})
+			w.journal.Put(set, layout.JointPortKey(j.Number, port),
+				nft.Element{Data: nft.PortData(target.Port), Comment: target.Comment})
 		}
 	}
 	j.targets = targets

@@ -29,8 +29,12 @@ type Writer struct {
 // NewWriter returns the writer of a table without lists.
 func NewWriter(j *change.Journal, s Settings) *Writer { return &Writer{journal: j, settings: s} }
 
-// rank puts the maps of shared and joint lists after all sets that others look for.
-const rank = 2000
+// rank puts the maps of shared and joint lists after all sets that others look for. Those of ports, which several lists
+// share, come before the others: the kernel goes through the sets of a table to find one.
+const (
+	portsRank = 1500
+	rank      = 2000
+)
 
 // Write writes the elements in which two lists under one key differ, index by index. The elements get the comment.
 func (w *Writer) Write(set, key, comment string, have, want Places) {
