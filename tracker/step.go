@@ -291,9 +291,7 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	pairs := make([][2]*ServicePort, 0, max(len(have), len(want)))
 	eachPair(have, want, byID, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
 	done = s.moveSources(pairs)
-	if s.adds {
-		s.comeToShort(pairs)
-	} else {
+	if !s.adds {
 		done = !s.keepShared(pairs) && done
 	}
 	next := make([]*ServicePort, len(pairs))
@@ -311,35 +309,6 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 	}
 	ports = slices.DeleteFunc(next, func(p *ServicePort) bool { return p == nil })
 	return ports, done
-}
-
-// comeToShort gives ports without endpoints those of a port that waits for more of the endpoints that they want, before
-// it gets them. The tables write a list anew when a second port comes to share it: it has to be short then.
-func (s *stepper) comeToShort(pairs [][2]*ServicePort) {
-	if len(s.sharing) == 0 {
-		return
-	}
-	short := make(map[listID]*ServicePort)
-	for _, pair := range pairs {
-		have, want := pair[0], pair[1]
-		if id := want.listID(); have != nil && s.sharing[id] > 0 && short[id] == nil && s.stand[have.listID()] == 0 &&
-			have.hasEndpoints() && have.Lists != want.Lists && have.sharesLists() &&
-			have.InternalLocal == want.InternalLocal && have.ExternalLocal == want.ExternalLocal &&
-			have.givesUpNothing(want) {
-			short[id] = have
-		}
-	}
-	for i, pair := range pairs {
-		have, want := pair[0], pair[1]
-		first := short[want.listID()]
-		if first == nil || s.left <= 0 || have != nil && (have.hasEndpoints() || !have.PortSpec.equal(want.PortSpec)) {
-			continue
-		}
-		pairs[i][0] = s.freely(have, want.withListsOf(first, want.TargetPort))
-		if have != nil {
-			s.left -= workBesideLists(have, pairs[i][0])
-		}
-	}
 }
 
 // removePorts returns what is left after the next step towards the end of all ports of a Service. Ports that the step
