@@ -208,8 +208,8 @@ func TestElementsOfManyChanges(t *testing.T) {
 	}
 }
 
-// TestLargeChangesEnd: ten tenants change a large Service with each commit. Now and then the kernel has all of what they
-// may change, so that chains and maps go that are not wanted any more.
+// TestLargeChangesEnd: ten tenants change a large Service with each commit. Now and then the kernel has all of what
+// they may change, so that chains and maps go that are not wanted any more.
 func TestLargeChangesEnd(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	tr, r := compiling()

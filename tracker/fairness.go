@@ -91,8 +91,8 @@ func (t *Tracker) Charge(namespace string, work time.Duration) {
 	}
 }
 
-// Hold says which namespaces add nothing in the next calls of Take, beside those that have used more than their share of
-// the time.
+// Hold says which namespaces add nothing in the next calls of Take, beside those that have used more than their share
+// of the time.
 func (t *Tracker) Hold(namespaces []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
