@@ -372,7 +372,8 @@ var mostAtOnce = 3 * tracker.CommitElements
 // Advance adds about n elements of what the kernel lacks to the next Changes: see Found. If what has changed is too
 // much for one commit, the next Changes have a part of it each.
 func (r *Ruleset) Advance(n int) {
-	if next, _ := r.pending(); next > mostAtOnce {
+	next, _ := r.pending()
+	if next > mostAtOnce {
 		for namespace, of := range r.work.Namespaces {
 			r.held[namespace] = r.held[namespace] || of.Elements > stagedFrom/10
 		}
@@ -386,8 +387,12 @@ func (r *Ruleset) Advance(n int) {
 			}
 			family.Defer(n/2, func(before *nft.Table) change.Units { return layout.NewUnits(before, family.Table) })
 		}
+		next, _ = r.pending()
 	}
-	if next, _ := r.pending(); next > 0 {
+	if !r.Behind() {
+		return
+	}
+	if next > 0 {
 		n = min(n, max(mostAtOnce-next, stagedFrom/4))
 	}
 	for _, f := range r.config.Families {
