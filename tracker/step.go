@@ -51,6 +51,14 @@ func (s *stepper) findSharing(have, want []*ServicePort) {
 	for id, n := range s.stand {
 		s.sharing[id] = max(s.sharing[id], n)
 	}
+	for _, p := range have { // one port may have alone what others come to share
+		if id := p.listID(); s.sharing[id] > 0 && s.stand[id] == 0 && p.sharesLists() && p.shares() {
+			if s.stand == nil {
+				s.stand = make(map[listID]int)
+			}
+			s.stand[id] = 1
+		}
+	}
 }
 
 // sharing returns how many ports of a Service have the lists that they share in the tables.
