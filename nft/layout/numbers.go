@@ -64,12 +64,16 @@ func HoldsLists(set string) bool {
 		strings.HasPrefix(set, AddressesPrefix)
 }
 
-// HoldsPorts reports whether a map has the ports of joint lists.
-func HoldsPorts(set string) bool { return strings.HasPrefix(set, PortsPrefix) }
+// HoldsPorts reports whether a map has the ports of joint lists, and of which protocol they are.
+func HoldsPorts(set string) (protocol string, ok bool) {
+	name, ok := strings.CutPrefix(set, PortsPrefix)
+	protocol, _, _ = strings.Cut(name, "-")
+	return protocol, ok
+}
 
 // InList returns the number of the shared or joint list that an element belongs to, and which of the two lists it is.
 func InList(set, key string) (number uint32, local, ok bool) {
-	if ok = len(key) >= 4 && (HoldsLists(set) || HoldsPorts(set)); ok {
+	if ok = len(key) >= 4 && (HoldsLists(set) || strings.HasPrefix(set, PortsPrefix)); ok {
 		number, local, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
 	}
 	return number, local, ok

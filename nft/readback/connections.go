@@ -45,7 +45,7 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 	held, err := r.Counted(ctx, f, func(set string) bool {
 		_, direct := lists[set]
 		return direct || set == layout.ServicesMap || set == layout.NodePortsMap ||
-			endpoints && (layout.HoldsLists(set) || layout.HoldsPorts(set))
+			endpoints && (layout.HoldsLists(set) || strings.HasPrefix(set, layout.PortsPrefix))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
@@ -96,7 +96,7 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 func onlyUsers(held map[string]nft.Counted) map[uint32]nft.Element {
 	users, shared := make(map[uint32]nft.Element), make(map[uint32]bool)
 	for set, ports := range held {
-		if !layout.HoldsPorts(set) {
+		if !strings.HasPrefix(set, layout.PortsPrefix) {
 			continue
 		}
 		for key, element := range ports.Elements {
@@ -107,7 +107,7 @@ func onlyUsers(held map[string]nft.Counted) map[uint32]nft.Element {
 			users[number] = element
 		}
 	}
-	maps.DeleteFunc(users, func(number uint32, _ nft.Element) bool { return shared[number] })
+	maps.DeleteFunc(users, func(number uint32, user nft.Element) bool { return shared[number] || user.Comment == "" })
 	return users
 }
 

@@ -282,16 +282,6 @@ func (t Table) sharedList(number uint32, local bool, port uint16) List {
 	return list
 }
 
-// IsJoint reports whether the list with a number is one that ports of a Service may share.
-func (t Table) IsJoint(number uint32) bool {
-	for _, local := range []bool{false, true} {
-		if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // listDNAT is the statement with which a shared list's chain chooses first.
 func (t Table) listDNAT(number uint32, local bool) (dnat nft.DNATFrom, ok bool) {
 	dnat, ok = t.firstDNAT(layout.ListChain(number, local))

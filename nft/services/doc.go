@@ -57,8 +57,9 @@
 // of a Service that have the same endpoints share one such list where their own lists would be long together: the
 // elements are as many as ports plus endpoints, not ports times endpoints.
 //
-// Endpoints with different ports are in a map with addresses and ports (lists-tcp-L). A slot table has a map and a
-// chain of its own (slots-tcp-L-0, pick-slots-L-0), to which pick-list-L goes.
+// Endpoints with different ports, and lists that are long because of weights, are in a map with addresses and ports
+// (lists-tcp-L). A slot table has a map and a chain of its own (slots-tcp-L-0, pick-slots-L-0), to which pick-list-L
+// goes.
 //
 // Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
 // maglev, and its policies (cluster-maglev-N, external-local-maglev-N-M) end in chains maglev-N, which
@@ -79,7 +80,7 @@
 // same port, of the cluster-wide list or of the one of this node, has a number G. Entries are elements (G . client :
 // endpoint) of the maps affinity-0 to affinity-63, which packets fill. In the IPv6 table G stands in place of bits 64
 // to 95 of the client. The endpoints that entries may name are elements (G . endpoint) of the set members; those of a
-// list that several ports share stand there once, under the number of the list.
+// list that ports may share stand there once, under the number of the list.
 //
 // The commit that takes an endpoint out of its list takes it out of the set members, too: a connection there is
 // dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinityentries).

@@ -284,9 +284,10 @@ func (g *jointGroup) fits(s setting) bool {
 func (g *jointGroup) add(port *portState, s setting) {
 	g.ports = append(g.ports, port)
 	target := lists.Target{Port: s.TargetPort, Comment: port.comment}
-	g.targets[s.Port] = target
-	if s.NodePort != 0 {
-		g.targets[s.NodePort] = target
+	for _, port := range []uint16{s.Port, s.NodePort} {
+		if port != 0 && target.Comment > g.targets[port].Comment { // of two ports, it names the same one each time
+			g.targets[port] = target
+		}
 	}
 	g.frontends += s.Frontends()
 	g.places += s.Frontends() * (len(s.Cluster) + len(s.Local))
@@ -305,42 +306,42 @@ func (g *jointGroup) mostlyIn(taken map[*jointList]bool) (most *jointList) {
 	return most
 }
 
+// A jointPort names a port of a Service, as the maps of ports do.
+type jointPort struct{ protocol, comment string }
+
 // adoptJoint returns the list that a port of the group shares in the kernel; nil if there is none, or if its number is
-// in use.
+// in use. The maps of ports name the ports of Services.
 func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
 	if fr.adopted == nil {
 		return nil
 	}
-	for _, port := range g.ports {
-		s := port.becomes()
-		for _, wanted := range frontendsOf(s.ServicePort) {
-			element, ok := fr.adoptedElement(s.ID, wanted.Frontend)
-			if !ok || element.Verdict == nil {
+	if fr.adoptedJoints == nil {
+		fr.adoptedJoints = make(map[jointPort]uint32)
+		for name, set := range fr.adopted.Sets {
+			protocol, ports := layout.HoldsPorts(name)
+			if !ports {
 				continue
 			}
-			p, _ := layout.PolicyOf(*element.Verdict)
-			if p.List == 0 && p.Affinity == 0 {
-				continue
+			for key, element := range set.Map {
+				if number, _, ok := layout.InList(name, key); ok {
+					fr.adoptedJoints[jointPort{protocol, element.Comment}] = number
+				}
 			}
-			table := fr.readAdopted()
-			number := table.ListNumber(p)
-			if _, taken := fr.numbers[number]; taken || !table.IsJoint(number) {
-				continue
-			}
-			fr.numbers[number] = "adopted " + strconv.FormatUint(uint64(number), 10)
-			return fr.foundJoint(number, s.ID)
 		}
 	}
-	return nil
-}
-
-// foundJoint returns a list that the kernel holds.
-func (fr *familyRules) foundJoint(number uint32, id tracker.PortID) *jointList {
-	var places [2]lists.Places
-	for i := range places {
-		places[i].Endpoints, _ = fr.readAdopted().SharedList(number, i == 1)
+	for _, port := range g.ports {
+		number, found := fr.adoptedJoints[jointPort{port.becomes().ID.Protocol.String(), port.comment}]
+		if _, taken := fr.numbers[number]; !found || taken {
+			continue
+		}
+		var places [2]lists.Places
+		for i := range places {
+			places[i].Endpoints, _ = fr.readAdopted().SharedList(number, i == 1)
+		}
+		fr.numbers[number] = "adopted " + strconv.FormatUint(uint64(number), 10)
+		return &jointList{Joint: fr.lists.NewJoint(number, port.becomes().ID, nil, places)}
 	}
-	return &jointList{Joint: fr.lists.NewJoint(number, id, nil, places)}
+	return nil
 }
 
 // newJoint makes a list for a group, beside others of the Service. It begins with the order in which the first port has
@@ -348,18 +349,13 @@ func (fr *familyRules) foundJoint(number uint32, id tracker.PortID) *jointList {
 func (fr *familyRules) newJoint(g *jointGroup, others []*jointList) *jointList {
 	first := g.ports[0]
 	id := first.becomes().ID
-	service := id
-	service.Port = ""
-	identity := "joint list " + service.String()
+	identity := "joint list " + id.String()
 	has := func(l *jointList) bool { return fr.numbers[l.Number] == identity }
 	for slices.ContainsFunc(others, has) {
-		identity += " again"
+		identity += " again" // the port has left that list
 	}
-	number := fr.numberOf(identity)
-	if fr.adopted != nil && fr.readAdopted().IsJoint(number) { // other Services have all frontends
-		return fr.foundJoint(number, id)
-	}
-	return &jointList{Joint: fr.lists.NewJoint(number, id, first.current, [2]lists.Places{first.cluster, first.local})}
+	return &jointList{Joint: fr.lists.NewJoint(fr.numberOf(identity), id, first.current,
+		[2]lists.Places{first.cluster, first.local})}
 }
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the target ports of its ports.

@@ -58,6 +58,7 @@ type familyRules struct {
 	siblings       map[serviceKey]*portState
 	joints         map[serviceKey][]*jointList
 	adoptedView    *readback.Table
+	adoptedJoints  map[jointPort]uint32 // the numbers of the joint lists in adopted
 	// Since the last commit, see PortChanges, FlowChanges, TouchedFrontends and TouchedClusterIPs.
 	changedPorts      []*portState
 	touchedFrontends  []*frontendState
@@ -235,8 +236,9 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 	endpoints, each := make(map[tracker.Protocol]int), make(map[tracker.Memory[netip.AddrPort]]int)
 	for _, port := range ports {
 		id := tracker.MemoryOf(port.Cluster)
-		if unmet.limitsOf(port).hash(port) != layout.NoHash || each[id] >= manyPlaces {
-			continue // long slot tables, and lists that ports share, have maps of their own
+		long := max(each[id], port.Frontends()*len(port.Cluster)) >= manyPlaces
+		if long || unmet.limitsOf(port).hash(port) != layout.NoHash {
+			continue // they have maps of their own
 		}
 		each[id] += len(port.Cluster)
 		endpoints[port.ID.Protocol] += len(port.Cluster)
@@ -365,9 +367,9 @@ func (r *Ruleset) Found(have nft.Tables) {
 	r.late.Add("", change.Work{Elements: n, Walks: n}) // no namespace's
 }
 
-// mostAtOnce is about how many elements a commit of changes has at most. Larger ones are divided: see Advance. Tests
-// lower it.
-var mostAtOnce = 3 * tracker.CommitElements
+// mostAtOnce is how many elements a commit of changes has at most, beside a quarter of stagedFrom. Larger changes are
+// divided: see Advance. Tests lower it.
+var mostAtOnce = 3*tracker.CommitElements - tracker.CommitElements/4
 
 // Advance adds about n elements of what the kernel lacks to the next Changes: see Found. If what has changed is too
 // much for one commit, the next Changes have a part of it each.
@@ -389,19 +391,20 @@ func (r *Ruleset) Advance(n int) {
 		}
 		next, _ = r.pending()
 	}
-	if !r.Behind() {
-		return
+	if r.Behind() {
+		if next > 0 {
+			n = min(n, max(mostAtOnce-next, stagedFrom/4))
+		}
+		for _, f := range r.config.Families {
+			n = r.families[f].Advance(n)
+		}
 	}
-	if next > 0 {
-		n = min(n, max(mostAtOnce-next, stagedFrom/4))
+	if len(r.late.Namespaces) > 0 {
+		if next, later := r.pending(); next > 0 {
+			r.late.MoveTo(&r.work, next, next+later)
+		}
 	}
-	for _, f := range r.config.Families {
-		n = r.families[f].Advance(n)
-	}
-	if next, later := r.pending(); next > 0 {
-		r.late.MoveTo(&r.work, next, next+later)
-	}
-	if !r.Behind() {
+	if !r.Behind() { // it may have ended elsewhere: when the tables were read, or with a change that needs all of it
 		r.late.Clear()
 		clear(r.held)
 	}
@@ -460,7 +463,7 @@ func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
 		family.lists.Committed()
-		family.adopted, family.adoptedView = nil, nil
+		family.adopted, family.adoptedView, family.adoptedJoints = nil, nil, nil
 		for _, state := range family.touchedFrontends {
 			state.touched, state.before = false, connections{}
 		}

@@ -20,7 +20,7 @@ type portState struct {
 	affinity       portAffinity
 	sourceRanges   *sourceRanges        // of its Service; nil if it has none
 	list           *lists.Shared        // nil: it has direct lists, as nearly always
-	joint          *jointList           // that it shares with other ports of its Service; nil if it has lists of its own
+	joint          *jointList           // that other ports of its Service may share; nil if it has other lists
 	left           *jointList           // joint before, while join works
 	wanted         setting              // what it is to become, while apply works
 	stays          bool                 // wanted may go on sharing joint

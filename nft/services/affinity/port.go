@@ -18,11 +18,11 @@ type Facts struct {
 	Several bool // ports of the Service have it
 	// Cluster and Local are the two endpoint lists, sorted by address. A list that no frontend uses is empty.
 	Cluster, Local []netip.AddrPort
-	// Joint are the two lists instead, if several ports of the Service share them.
+	// Joint are the two lists instead, if ports of the Service may share them.
 	Joint Joint
 }
 
-// Joint are lists of endpoints that several ports of a Service share. The zero value has none.
+// Joint are lists of endpoints that ports of a Service may share. The zero value has none.
 type Joint struct {
 	Number uint32
 	Port   uint16  // of the endpoints

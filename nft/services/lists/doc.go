@@ -7,9 +7,9 @@
 //	writer.Write(set, key, comment, before, places)
 //	chains := lists.Balance{Capacity: places.Capacity()}.Chains()
 //
-// All frontends of a Service port may share lists (NewShared, SetShared), and so may several ports of a Service
-// (NewJoint, SetJoint, SetTargets). The Writer makes the maps and chains of such lists. A long slot table is written in
-// parts: call Advance before each commit and Committed after it.
+// All frontends of a Service port may share lists (NewShared, SetShared), and so may several ports of a Service whose
+// endpoints have one port (NewJoint, SetJoint, SetTargets). The Writer makes the maps and chains of such lists. A long
+// slot table is written in parts: call Advance before each commit and Committed after it.
 //
 // A change moves few endpoints: those that stay keep their index. Only slots follow from the endpoints alone, because
 // all nodes must agree on them (package maglev).

@@ -56,11 +56,11 @@ func (w *Writer) SetJoint(j *Joint, like *tracker.ServicePort, by Method) {
 
 // RemoveJoint removes joint lists that no port uses any more, and frees their number.
 func (w *Writer) RemoveJoint(j *Joint) {
-	for i := range j.places {
-		w.setPlaces(j, i, Places{})
+	for i := range j.chains {
+		w.putChain(&j.chains[i], sharedChain{})
 	}
 	w.SetTargets(j, nil)
-	w.removeEmpty(layout.AddressesMap(j.Number))
+	w.journal.RemoveSet(layout.AddressesMap(j.Number))
 	w.removeEmpty(layout.PortsMap(j.Number, j.id.Protocol))
 	w.settings.Free(j.Number)
 }
