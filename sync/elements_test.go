@@ -128,7 +128,7 @@ func (w large) set(t *testing.T, tr *tracker.Tracker, tenant byte) {
 
 // mostElements is how many elements a commit may have: a change that is not divided, and some of what is left of
 // others.
-const mostElements = 3*tracker.CommitElements + tracker.CommitElements/4
+const mostElements = 3 * tracker.CommitElements
 
 // TestElementsOfOneCommit: no commit of a change has many more elements than the tracker reckons with.
 func TestElementsOfOneCommit(t *testing.T) {
@@ -233,4 +233,47 @@ func anyLarge(random *rand.Rand, endpoints int) large {
 		w.algorithm = "maglev"
 	}
 	return w
+}
+
+// TestSecondPortIsOneCommit: a port that comes to share the long list of another one writes no endpoint. With session
+// affinity, each port has a commit of its own.
+func TestSecondPortIsOneCommit(t *testing.T) {
+	for sticky, most := range map[bool]int{false: 1, true: 2} {
+		tr, r := compiling()
+		for ports := range 2 {
+			large{ports: 1 + ports, endpoints: 10_000, sticky: sticky}.set(t, tr, 1)
+			commits := 0
+			for done := false; !done; {
+				var n int
+				if _, n, done = commitNext(tr, r); n > 0 {
+					commits++
+				}
+			}
+			if ports == 1 && commits > most {
+				t.Errorf("session affinity %v: %d commits, want %d", sticky, commits, most)
+			}
+		}
+	}
+}
+
+// TestHeldUntilTablesAreRead: a namespace is not held any more if another program deletes the tables before its large
+// change is complete, so that all is made anew.
+func TestHeldUntilTablesAreRead(t *testing.T) {
+	tr, r := compiling()
+	large{ports: 2, endpoints: 4000}.set(t, tr, 1)
+	for done := false; !done; {
+		_, _, done = commitNext(tr, r)
+	}
+	large{ports: 2, endpoints: 4000, sticky: true}.set(t, tr, 1)
+	for !r.Behind() {
+		commitNext(tr, r)
+	}
+	if len(r.Held()) != 1 {
+		t.Fatal("the change is not divided: the test shows nothing")
+	}
+	r.Found(nft.Tables{})
+	r.Advance(r.Room())
+	if held := r.Held(); r.Behind() || len(held) > 0 {
+		t.Errorf("%v are held, though nothing is left", held)
+	}
 }

@@ -29,7 +29,7 @@ type Delta struct {
 	// Due is when Take will have more if nothing else changes; zero if it has left out nothing.
 	Due time.Time
 	// Waiting is how many Services wait for additions because their namespaces have used more than their share of the
-	// time. Slowest is the namespace that waits longest, and Wait how long.
+	// time, or are held. Slowest is the namespace whose share makes it wait longest, and Wait how long.
 	Waiting int
 	Slowest string
 	Wait    time.Duration

@@ -350,7 +350,7 @@ func (j *Journal) rest() {
 
 // with returns what comes along with an element of a unit.
 func (b *backlog) with(unit Unit) *step {
-	if b.along[unit.Name] == nil {
+	if with := b.along[unit.Name]; with == nil || with.left == 0 {
 		b.along[unit.Name] = &step{unit: unit}
 	}
 	return b.along[unit.Name]
