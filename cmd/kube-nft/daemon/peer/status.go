@@ -39,7 +39,7 @@ type Status struct {
 	SkippedPorts     int `json:"skippedPorts"` // Service ports whose rules the kernel refuses
 	UnmetAnnotations int `json:"unmetAnnotations"`
 	UnservedServices int `json:"unservedServices"` // over the quota of their namespace
-	WaitingServices  int `json:"waitingServices"`  // as kube_nft_waiting_services
+	WaitingServices  int `json:"waitingServices"`  // their namespace has used its share of the time, or is in a large change
 	// Unserved are some of the UnservedServices.
 	Unserved       []UnservedService `json:"unserved,omitempty"`
 	UnservedChecks int               `json:"unservedHealthChecks"`
