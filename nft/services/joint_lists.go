@@ -12,8 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A jointList is that of a port, or of several ports of a Service that have the same endpoints. The tracker gives these
-// the same *tracker.Lists. join finds them by the memory of Cluster and Local.
+// A jointList has the endpoints of a port, or of several ports of a Service with the same ones. The tracker gives such
+// ports the same *tracker.Lists. join finds them by the memory of Cluster and Local.
 type jointList struct {
 	*lists.Joint
 	members [2][]netip.Addr // endpoints that affinity entries may name; none if no port has session affinity
@@ -142,11 +142,14 @@ func (fr *familyRules) leave(service tracker.ServiceID) {
 // kernel may hold a list that a port keeps.
 func (fr *familyRules) mayJoin(key serviceKey) bool {
 	first := fr.siblings[key]
-	if fr.adopted != nil || len(fr.joints[key]) > 0 || first == nil || first.next != nil {
+	switch {
+	case fr.adopted != nil || len(fr.joints[key]) > 0:
 		return true
+	case first == nil: // the Service is gone
+		return false
 	}
 	s := first.becomes()
-	return s.Frontends()*(len(s.Cluster)+len(s.Local)) >= manyPlaces
+	return first.next != nil || s.Frontends()*(len(s.Cluster)+len(s.Local)) >= manyPlaces
 }
 
 // join decides which ports of a Service share a list, and writes their lists. Those that are wanted otherwise are set
