@@ -38,6 +38,7 @@ type namespace struct {
 	paid    time.Time
 	used    time.Duration // work at the time charged, less what has faded, see recent
 	charged time.Time
+	held    bool // see Hold
 
 	demand   int      // elements that its Services ask for
 	refusing bool     // the quota leaves out something
@@ -56,8 +57,8 @@ func (t *Tracker) namespace(name string) *namespace {
 	return n
 }
 
-// owes reports whether the namespace has used more than its share: what it adds has to wait.
-func (n *namespace) owes(now time.Time) bool { return n.due().After(now) }
+// waits reports whether what the namespace adds has to wait: it has used more than its share, or is held.
+func (n *namespace) waits(now time.Time) bool { return n.held || n.due().After(now) }
 
 // due returns from when on the namespace may add something.
 func (n *namespace) due() time.Time { return n.paid.Add(-shareOfTime * burst) }
@@ -96,12 +97,16 @@ func (t *Tracker) Charge(namespace string, work time.Duration) {
 func (t *Tracker) Hold(namespaces []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	set := func(names []string, held bool) {
+		for _, name := range names {
+			if n := t.namespaces[name]; n != nil {
+				n.held = held
+			}
+		}
+	}
+	set(t.held, false)
+	set(namespaces, true)
 	t.held = namespaces
-}
-
-// waits reports whether what a namespace adds has to wait.
-func (t *Tracker) waits(n *namespace, now time.Time) bool {
-	return n.owes(now) || slices.Contains(t.held, n.name)
 }
 
 // forget drops an entry of which nothing is left. A namespace without entries is kept until its work is paid off.

@@ -45,7 +45,7 @@ func (t *Tracker) Take() Delta {
 		takeAway()
 	}
 	for _, n := range t.dirty {
-		if t.waits(n, now) && (len(n.dirty) > 0 || n.recount) {
+		if n.waits(now) && (len(n.dirty) > 0 || n.recount) {
 			d.wait(n, now)
 		}
 	}
@@ -103,7 +103,7 @@ func (t *Tracker) remove(e *entry, d *Delta, s *stepper) (done bool) {
 // takeFrom takes steps towards what a namespace wants, as far as s goes. It adds to d what has to wait. With rest it is
 // for Services that the present Take has not reached, and takes away only.
 func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, rest bool, now time.Time) {
-	s.adds = !rest && (!t.begun || !t.waits(n, now))
+	s.adds = !rest && (!t.begun || !n.waits(now))
 	if n.rests && t.begun && !s.adds { // a walk through dirty, for each commit of others, would be charged
 		return
 	}

@@ -302,7 +302,7 @@ func (w *stepWorld) run(t *testing.T) {
 func (w *stepWorld) take(t *testing.T, tr *Tracker, steps int) {
 	limit := w.limit()
 	for n := range steps {
-		owing := tr.namespaces["shop"] != nil && tr.namespaces["shop"].owes(w.now)
+		owing := tr.namespaces["shop"] != nil && tr.namespaces["shop"].waits(w.now)
 		w.owed = owing
 		d := tr.Take()
 		next := maps.Clone(w.served)

@@ -62,7 +62,7 @@ type Tracker struct {
 	holders    map[objectName]*entry // EndpointSlice -> the Service that has it
 	removed    []*entry              // Services that were deleted after Take
 	dirty      []*namespace          // with Services that changed after Take
-	held       []string              // see Hold
+	held       []string              // the namespaces that Hold was last called with
 	advanced   []*entry              // by the present Take
 	unserved   int                   // Services that the quota leaves out
 	inUse      int                   // namespaces, when those that are gone were forgotten last
